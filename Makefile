@@ -1,0 +1,76 @@
+# Every target sets up .venv by itself, and again whenever pyproject.toml or constraints.txt change.
+#   make install ORT=cpu     use the wheel onnxruntime instead of onnxruntime-gpu; later targets keep the choice
+#   make install PYTHON=...  the interpreter that creates .venv
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip -qq
+COPY := $(VENV)/installed-copy
+
+# The choice sticks, so that `make test` after `make install ORT=cpu` does not switch back.
+CHOSEN := $(shell cat $(VENV)/ort-choice 2>/dev/null)
+ifeq ($(shell uname -s),Darwin)
+  DEFAULT_ORT := cpu
+else
+  DEFAULT_ORT := cuda
+endif
+ORT ?= $(or $(CHOSEN),$(DEFAULT_ORT))
+ifeq ($(filter $(ORT),cpu cuda),)
+  $(error ORT is '$(ORT)'; expected cpu or cuda)
+endif
+OTHER_WHEEL := $(if $(filter cpu,$(ORT)),onnxruntime-gpu,onnxruntime)
+STAMP := $(VENV)/installed-$(ORT)
+
+# One thread per test process: two processes with two threads each fight over two cores.
+TEST_ENV := OMP_NUM_THREADS=1
+PYTEST_ARGS ?= -n 2
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint bench clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+
+install: $(STAMP) ## create .venv with everything in it (ORT=cpu for the CPU wheel of ONNX Runtime)
+
+demo: $(STAMP) ## train a skipless OSA transformer on handwritten digits, on the CPU
+	$(BIN)/osa train digits --out runs/digits --force
+
+test: $(STAMP) ## run all tests
+	$(TEST_ENV) $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(STAMP) ## check style, layers and types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	@# mypy and import-linter cannot follow the mapping of cli/ and exporters/, so they read an installed copy.
+	@rm -rf $(COPY) build
+	@$(PIP) install --no-deps --no-build-isolation --target $(COPY) .
+	@rm -rf build
+	cd $(COPY) && ../bin/lint-imports --no-cache --config ../../pyproject.toml
+	cd $(COPY) && ../bin/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache -p osa_runtime
+
+bench: $(STAMP) ## run the benchmarks
+	@for script in benchmarks/*.py; do \
+	  [ -e "$$script" ] || { echo "there are no benchmarks yet"; exit 0; }; \
+	  echo "== $$script"; $(BIN)/python "$$script" || exit 1; \
+	done
+
+clean: ## remove .venv, caches and build folders; trained models in runs/ stay
+	rm -rf $(VENV) build dist ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@echo "creating $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(STAMP): pyproject.toml constraints.txt | $(BIN)/python
+	@rm -f $(VENV)/installed-cpu $(VENV)/installed-cuda
+	@# The two wheels of ONNX Runtime share their files: removing one breaks the other, so both go.
+	@if $(PIP) show $(OTHER_WHEEL) >/dev/null 2>&1; then \
+	  echo "switching ONNX Runtime to $(ORT)"; $(PIP) uninstall -y onnxruntime onnxruntime-gpu; fi
+	@echo "installing osa-runtime and its tested dependencies into $(VENV); the first time takes a few minutes"
+	@$(PIP) install -c constraints.txt setuptools
+	@$(PIP) install -c constraints.txt -e '.[$(ORT),export,train,dev]'
+	@echo $(ORT) > $(VENV)/ort-choice
+	@touch $@

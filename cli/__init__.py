@@ -1,0 +1,1 @@
+"""The command line ``osa``: one command per file, which parses, calls and prints."""

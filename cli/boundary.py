@@ -1,0 +1,61 @@
+"""Where errors leave the program: one clear message and an exit code, a traceback only for our own mistakes."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from osa_runtime.errors import OsaError
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+READER_GONE = 141  # 128 + SIGPIPE
+INTERNAL_ERROR = 70  # EX_SOFTWARE, so that a bug is never mistaken for a failed check
+
+
+class BoundaryGroup(TyperGroup):
+    """The top command group. It must act before typer, which would turn a closed pipe into exit code 1."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except OsaError as error:
+            _complain(str(error))
+            raise typer.Exit(error.exit_code) from error
+        except KeyboardInterrupt as error:
+            _complain("Interrupted.")
+            raise typer.Exit(INTERRUPTED) from error
+        except BrokenPipeError as error:
+            _discard_output()
+            raise typer.Exit(READER_GONE) from error
+
+
+def guarded(program: Callable[[], Any]) -> None:
+    """Run ``program`` and leave; what no one expected shows its traceback and asks for a report."""
+    try:
+        try:
+            program()
+        finally:
+            sys.stdout.flush()  # here rather than at interpreter exit, where a closed pipe cannot be caught
+    except BrokenPipeError:
+        _discard_output()
+        sys.exit(READER_GONE)
+    except Exception:  # noqa: BLE001 - the last place where anything can be caught
+        traceback.print_exc()
+        _complain("This is a bug in osa-runtime. Please report it with the traceback above and `osa doctor --json`.")
+        sys.exit(INTERNAL_ERROR)
+
+
+def _complain(message: str) -> None:
+    typer.secho("error: ", fg=typer.colors.RED, bold=True, err=True, nl=False)
+    typer.echo(message, err=True)
+
+
+def _discard_output() -> None:
+    """Point stdout at nothing, so that the flush at interpreter exit has somewhere to go."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,55 @@
+"""The ``osa`` program: its commands, and the boundary at which errors become messages and exit codes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from osa_runtime import __version__
+from osa_runtime.cli.boundary import BoundaryGroup, guarded
+from osa_runtime.cli.doctor import doctor
+
+EPILOG = "Exit codes: 0 success · 1 a check failed · 2 wrong usage · 3 export or environment error"
+
+app = typer.Typer(
+    name="osa",
+    cls=BoundaryGroup,
+    epilog=EPILOG,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+app.command()(doctor)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"osa-runtime {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def osa(
+    context: typer.Context,
+    version: Annotated[  # noqa: ARG001 - acts through its callback
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+) -> None:
+    """Orthogonal Self-Attention: train skipless transformers and take them to deployment.
+
+    [bold]Start here[/bold]
+
+    [cyan]osa doctor[/cyan]                             what this machine can run
+
+    Every command explains itself and shows examples: [cyan]osa COMMAND --help[/cyan]
+    """
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def run() -> None:
+    """The entry point of the installed ``osa`` script."""
+    guarded(app)

@@ -1,0 +1,98 @@
+"""Orthogonal Self-Attention: exact operators, skipless transformers, and their way to deployment.
+
+Importing this package is cheap and needs neither torch nor ONNX Runtime: the members that need torch are
+imported when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from osa_runtime.errors import (
+    ArtifactError,
+    CheckpointError,
+    ConfigError,
+    DataError,
+    ExponentRangeError,
+    ExportError,
+    InputError,
+    MissingDependencyError,
+    OsaError,
+    StorageError,
+)
+
+if TYPE_CHECKING:
+    from osa_runtime.models import (
+        EncoderConfig,
+        SkiplessEncoder,
+        SkiplessViT,
+        ViTConfig,
+        load_checkpoint,
+        save_checkpoint,
+    )
+    from osa_runtime.nn import OrthogonalSelfAttention
+    from osa_runtime.ops import attention_matrix, orthogonal_attention, skew_exponential
+
+__version__ = "0.1.0"
+
+_HOME_OF = {
+    "attention_matrix": "osa_runtime.ops",
+    "orthogonal_attention": "osa_runtime.ops",
+    "skew_exponential": "osa_runtime.ops",
+    "OrthogonalSelfAttention": "osa_runtime.nn",
+    "EncoderConfig": "osa_runtime.models",
+    "SkiplessEncoder": "osa_runtime.models",
+    "SkiplessViT": "osa_runtime.models",
+    "ViTConfig": "osa_runtime.models",
+    "load_checkpoint": "osa_runtime.models",
+    "save_checkpoint": "osa_runtime.models",
+}
+
+__all__ = [
+    "__version__",
+    # operators
+    "attention_matrix",
+    "orthogonal_attention",
+    "skew_exponential",
+    # layers
+    "OrthogonalSelfAttention",
+    # models
+    "EncoderConfig",
+    "SkiplessEncoder",
+    "SkiplessViT",
+    "ViTConfig",
+    "load_checkpoint",
+    "save_checkpoint",
+    # errors
+    "ArtifactError",
+    "CheckpointError",
+    "ConfigError",
+    "DataError",
+    "ExponentRangeError",
+    "ExportError",
+    "InputError",
+    "MissingDependencyError",
+    "OsaError",
+    "StorageError",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        member = getattr(importlib.import_module(_HOME_OF[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name not in {"torch", "safetensors"}:
+            raise
+        raise MissingDependencyError(
+            f"osa_runtime.{name} needs {error.name}, which is not installed. "
+            'Install it with: pip install "osa-runtime[export]"'
+        ) from error
+    globals()[name] = member
+    return member
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME_OF})
