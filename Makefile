@@ -47,7 +47,7 @@ lint: $(STAMP) ## check style, layers and types
 	@rm -rf $(COPY) build
 	@$(PIP) install --no-deps --no-build-isolation --target $(COPY) .
 	@rm -rf build
-	cd $(COPY) && ../bin/lint-imports --no-cache --config ../../pyproject.toml
+	cd $(COPY) && ../bin/lint-imports --no-logo --no-cache --config ../../pyproject.toml
 	cd $(COPY) && ../bin/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache -p osa_runtime
 
 bench: $(STAMP) ## run the benchmarks

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import typer
@@ -19,20 +20,30 @@ INTERNAL_ERROR = 70  # EX_SOFTWARE, so that a bug is never mistaken for a failed
 
 
 class BoundaryGroup(TyperGroup):
-    """The top command group. It must act before typer, which would turn a closed pipe into exit code 1."""
+    """The top command group. It acts before typer does, which would turn a closed pipe into exit code 1."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        with _errors_become_messages():  # --help and --version print while the arguments are parsed
+            return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: Any) -> Any:
-        try:
+        with _errors_become_messages():
             return super().invoke(ctx)
-        except OsaError as error:
-            _complain(str(error))
-            raise typer.Exit(error.exit_code) from error
-        except KeyboardInterrupt as error:
-            _complain("Interrupted.")
-            raise typer.Exit(INTERRUPTED) from error
-        except BrokenPipeError as error:
-            _discard_output()
-            raise typer.Exit(READER_GONE) from error
+
+
+@contextlib.contextmanager
+def _errors_become_messages() -> Iterator[None]:
+    try:
+        yield
+    except OsaError as error:
+        _complain(str(error))
+        raise typer.Exit(error.exit_code) from error
+    except KeyboardInterrupt as error:
+        _complain("Interrupted.")
+        raise typer.Exit(INTERRUPTED) from error
+    except BrokenPipeError as error:
+        _discard_output()
+        raise typer.Exit(READER_GONE) from error
 
 
 def guarded(program: Callable[[], Any]) -> None:

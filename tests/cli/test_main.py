@@ -1,0 +1,131 @@
+"""The ``osa`` program as a whole: help, version, and how errors leave it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import osa_runtime
+from osa_runtime import errors
+from osa_runtime.cli.main import app, run
+
+OSA = Path(sys.executable).with_name("osa")
+runner = CliRunner()
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def command() -> None:
+        raise error
+
+    return command
+
+
+@pytest.fixture
+def boom() -> Iterator[Callable[[BaseException], None]]:
+    """Adds a command ``boom`` that raises the given error, for the time of one test."""
+    commands = list(app.registered_commands)
+    yield lambda error: app.command("boom")(raising(error)) and None
+    app.registered_commands[:] = commands
+
+
+def run_osa(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """Call the entry point of the installed script in this process and return its exit code."""
+    monkeypatch.setattr(sys, "argv", ["osa", *arguments])
+    with pytest.raises(SystemExit) as left:
+        run()
+    return int(left.value.code or 0)
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]], ids=["nothing", "--help", "-h"])
+def test_help(arguments: list[str]) -> None:
+    result = runner.invoke(app, arguments)
+    assert result.exit_code == 0
+    for word in ("train", "data", "doctor", "Exit codes"):
+        assert word in result.output
+
+
+@pytest.mark.parametrize(
+    "command", [["train"], ["data"], ["data", "fetch"], ["data", "list"], ["doctor"]], ids=" ".join
+)
+def test_every_command_explains_itself(command: list[str]) -> None:
+    result = runner.invoke(app, [*command, "--help"])
+    assert result.exit_code == 0
+    assert "Usage" in result.output
+
+
+def test_version() -> None:
+    result = runner.invoke(app, ["--version"])
+    assert (result.exit_code, result.output) == (0, f"osa-runtime {osa_runtime.__version__}\n")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["no-such-command"], ["--no-such-flag"], ["doctor", "--no-such-flag"]], ids=" ".join
+)
+def test_wrong_usage_leaves_with_2(arguments: list[str]) -> None:
+    assert runner.invoke(app, arguments).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.OsaError("nothing works"), 3),
+        (errors.ConfigError("heads must divide dim"), 2),
+        (errors.DataError("pip install osa-runtime[train]"), 3),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
+)
+def test_our_errors_become_one_message(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], boom, error: errors.OsaError, code: int
+) -> None:
+    boom(error)
+    assert run_osa(monkeypatch, "boom") == code
+    assert capsys.readouterr() == ("", f"error: {error}\n")
+
+
+def test_interrupt_leaves_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], boom) -> None:
+    boom(KeyboardInterrupt())
+    assert run_osa(monkeypatch, "boom") == 130
+    assert capsys.readouterr().err == "error: Interrupted.\n"
+
+
+def test_a_bug_shows_its_traceback_and_asks_for_a_report(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], boom
+) -> None:
+    boom(ZeroDivisionError("by design"))
+    assert run_osa(monkeypatch, "boom") == 70
+    complaint = capsys.readouterr().err
+    assert "Traceback" in complaint
+    assert "ZeroDivisionError: by design" in complaint
+    assert "Please report it" in complaint
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["data", "list"]], ids=" ".join)
+def test_reader_that_leaves_early_causes_no_noise(arguments: list[str]) -> None:
+    child = subprocess.Popen([OSA, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert child.stdout is not None
+    assert child.stderr is not None
+    child.stdout.close()
+    assert child.stderr.read() == b""
+    child.stderr.close()
+    assert child.wait() == 141
+
+
+def test_module_and_script_are_the_same_program() -> None:
+    by_module = subprocess.run([sys.executable, "-m", "osa_runtime.cli", "--version"], capture_output=True, check=True)
+    by_script = subprocess.run([OSA, "--version"], capture_output=True, check=True)
+    assert by_module.stdout == by_script.stdout
+
+
+def test_help_starts_fast() -> None:
+    def once() -> float:
+        start = time.perf_counter()
+        subprocess.run([OSA, "--help"], capture_output=True, check=True)
+        return time.perf_counter() - start
+
+    assert min(once() for _ in range(5)) < 0.5

@@ -1,0 +1,83 @@
+"""Providers are tried for real, and every way in which that can go wrong has its own clear answer."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from osa_runtime.errors import MissingDependencyError
+from osa_runtime.runtime import probe_provider, probe_providers, providers
+from osa_runtime.runtime.provider_probe import IDENTITY_MODEL
+
+CUDA_LOG = (
+    "\x1b[1;31m2026 [E:onnxruntime:Default] Failed to load library /x/libonnxruntime_providers_cuda.so "
+    "with error: libcublasLt.so.13: cannot open shared object file: No such file or directory\n\x1b[m"
+)
+
+
+def fake_child(monkeypatch: pytest.MonkeyPatch, stdout: str = "", stderr: str = "", code: int = 0) -> None:
+    done = subprocess.CompletedProcess([], code, stdout, stderr)
+    monkeypatch.setattr(subprocess, "run", lambda *args, **kwargs: done)
+
+
+def test_embedded_model_is_what_it_says() -> None:
+    onnx = pytest.importorskip("onnx")
+    helper, float32 = onnx.helper, onnx.TensorProto.FLOAT
+    x, y = (helper.make_tensor_value_info(name, float32, [1]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "probe", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    assert onnx.load_from_string(IDENTITY_MODEL) == model
+
+
+def test_cpu_loads() -> None:
+    status = probe_provider("CPUExecutionProvider")
+    assert status.loads
+    assert status.reason is None
+
+
+def test_probing_writes_nothing_to_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    statuses = {status.name: status for status in probe_providers()}
+    assert statuses["CPUExecutionProvider"].loads
+    assert all(status.loads or status.reason for status in statuses.values())
+    assert capfd.readouterr() == ("", "")
+
+
+def test_provider_that_the_wheel_does_not_know() -> None:
+    status = probe_provider("NoSuchExecutionProvider")
+    assert not status.loads
+    assert "NoSuchExecutionProvider" in (status.reason or "")
+
+
+def test_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_child(monkeypatch, stdout="fails: This session contains graph nodes ...\n", stderr=CUDA_LOG)
+    assert probe_provider("CUDAExecutionProvider").reason == "the library libcublasLt.so.13 is missing"
+
+
+def test_crash_of_the_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_child(monkeypatch, code=-11)
+    assert probe_provider("CUDAExecutionProvider").reason == "crashed with exit code -11 while starting"
+
+
+def test_silent_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_child(monkeypatch, stdout="")
+    assert probe_provider("CUDAExecutionProvider").reason == "gave no answer"
+
+
+def test_hanging_probe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    sleeper = tmp_path / "sleeper.py"
+    sleeper.write_text("import time; time.sleep(30)")
+    monkeypatch.setattr(providers, "PROBE", sleeper)
+    monkeypatch.setattr(providers, "PROBE_TIMEOUT", 0.2)
+    assert "did not start within" in (probe_provider("CUDAExecutionProvider").reason or "")
+
+
+@pytest.mark.parametrize("module", [None, object()], ids=["not importable", "an empty namespace"])
+def test_missing_or_damaged_onnxruntime(monkeypatch: pytest.MonkeyPatch, module: Any) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", module)
+    monkeypatch.setattr(providers, "wheel_problem", lambda: None)
+    with pytest.raises(MissingDependencyError, match="cannot be imported"):
+        probe_providers()
