@@ -33,6 +33,7 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 
 install: $(STAMP) ## create .venv with everything in it (ORT=cpu for the CPU wheel of ONNX Runtime)
+	@echo "$(VENV) is ready; ONNX Runtime: $(ORT)"
 
 demo: $(STAMP) ## train a skipless OSA transformer on handwritten digits, on the CPU
 	$(BIN)/osa train digits --out runs/digits --force
@@ -60,11 +61,11 @@ clean: ## remove .venv, caches and build folders; trained models in runs/ stay
 	rm -rf $(VENV) build dist ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(BIN)/python:
+$(BIN)/pip:  # ensurepip comes last, so this exists only when the venv is complete
 	@echo "creating $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 
-$(STAMP): pyproject.toml constraints.txt | $(BIN)/python
+$(STAMP): pyproject.toml constraints.txt | $(BIN)/pip
 	@rm -f $(VENV)/installed-cpu $(VENV)/installed-cuda
 	@# The two wheels of ONNX Runtime share their files: removing one breaks the other, so both go.
 	@if $(PIP) show $(OTHER_WHEEL) >/dev/null 2>&1; then \

@@ -84,11 +84,13 @@ def _version(distribution: str) -> str | None:
 
 
 def _torch_cuda() -> str | None:
-    """The CUDA device that torch would use, ``none``, or None without torch."""
+    """The CUDA device that torch would use, ``none``, why torch does not start, or None without torch."""
     try:
         torch = importlib.import_module("torch")
-    except ImportError:
+    except ModuleNotFoundError:
         return None
+    except (ImportError, OSError) as error:  # OSError: one of its shared libraries is missing
+        return f"unknown, torch cannot be imported: {error}"
     return torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
 
 

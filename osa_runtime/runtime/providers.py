@@ -66,8 +66,10 @@ def probe_provider(name: str) -> ProviderStatus:
 
 
 def _reason(answer: str, log: str) -> str:
-    """The library that is missing, if the log names one: that is the cause, the exception only its consequence."""
+    """The cause rather than its consequence: a missing library that the log names, or a silent fallback."""
     missing = _MISSING_LIBRARY.search(_ANSI.sub("", log))
     if missing:
         return f"the library {missing.group(1)} is missing"
+    if "fallback to CPU EP has been explicitly disabled" in answer:
+        return "ONNX Runtime would run the model on the CPU instead"
     return answer.removeprefix("fails: ")

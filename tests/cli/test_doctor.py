@@ -85,3 +85,14 @@ def test_works_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, GPU_WHEEL, CPU)
     monkeypatch.setitem(sys.modules, "torch", None)
     assert "torch is not installed" in runner.invoke(app, ["doctor"]).output
+
+
+def test_survives_a_torch_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def damaged(name: str) -> None:
+        raise OSError("libtorch_cpu.so: cannot open shared object file")
+
+    pretend(monkeypatch, GPU_WHEEL, CPU)
+    monkeypatch.setattr(diagnosis.importlib, "import_module", damaged)
+    result = runner.invoke(app, ["doctor"])
+    assert result.exit_code == 0
+    assert "torch cannot be imported: libtorch_cpu.so" in result.output

@@ -57,6 +57,11 @@ def test_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert probe_provider("CUDAExecutionProvider").reason == "the library libcublasLt.so.13 is missing"
 
 
+def test_silent_fallback_is_said_in_plain_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_child(monkeypatch, stdout="fails: ... but fallback to CPU EP has been explicitly disabled by the user.\n")
+    assert "on the CPU instead" in (probe_provider("AzureExecutionProvider").reason or "")
+
+
 def test_crash_of_the_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_child(monkeypatch, code=-11)
     assert probe_provider("CUDAExecutionProvider").reason == "crashed with exit code -11 while starting"
