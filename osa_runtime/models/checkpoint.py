@@ -1,0 +1,107 @@
+"""A checkpoint is a folder: ``config.json`` says what the model is, ``model.safetensors`` holds its weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from osa_runtime.atomic import atomic_folder
+from osa_runtime.errors import CheckpointError, ConfigError, InputError
+from osa_runtime.models.config import BlockConfig, EncoderConfig, ViTConfig
+from osa_runtime.models.encoder import SkiplessEncoder
+from osa_runtime.models.vit import SkiplessViT
+
+VERSION = 1
+CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
+MODELS: dict[str, tuple[type[BlockConfig], type[nn.Module]]] = {
+    "SkiplessViT": (ViTConfig, SkiplessViT),
+    "SkiplessEncoder": (EncoderConfig, SkiplessEncoder),
+}
+
+
+def save_checkpoint(model: SkiplessViT | SkiplessEncoder, folder: str | Path, *, replace: bool = False) -> Path:
+    """Write the model to ``folder``, in one step: nobody sees half a checkpoint."""
+    from safetensors.torch import save_file
+
+    name = type(model).__name__
+    if name not in MODELS:
+        raise InputError(f"A checkpoint holds one of {', '.join(MODELS)}, got {name}; save your own module's state_dict.")
+    description = {"version": VERSION, "model": name, "config": model.config.to_dict()}
+    weights = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
+    with atomic_folder(folder, replace=replace) as temporary:
+        (temporary / CONFIG_FILE).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+        save_file(weights, temporary / WEIGHTS_FILE)
+    return Path(folder)
+
+
+def load_checkpoint(folder: str | Path) -> SkiplessViT | SkiplessEncoder:
+    """Read a model from ``folder``, on the CPU and in evaluation mode, after checking version, names and shapes."""
+    config_class, model_class, fields = _read_description(Path(folder) / CONFIG_FILE)
+    try:
+        model = model_class(config_class.from_dict(fields))
+    except (ConfigError, TypeError) as error:
+        raise CheckpointError(f"{Path(folder) / CONFIG_FILE} describes no valid model: {error}") from error
+    weights = _read_weights(Path(folder) / WEIGHTS_FILE)
+    _check_weights(model.state_dict(), weights, Path(folder))
+    model.load_state_dict(weights)
+    return model.eval()  # type: ignore[return-value]  # MODELS holds just these two
+
+
+def _read_description(path: Path) -> tuple[type[BlockConfig], type[nn.Module], dict[str, Any]]:
+    try:
+        description = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"{path} does not exist; a checkpoint is a folder with {CONFIG_FILE} and {WEIGHTS_FILE}."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
+    if not isinstance(description, dict) or not isinstance(description.get("config"), dict):
+        raise CheckpointError(f"{path} must hold an object with version, model and config.")
+    if description.get("version") != VERSION:
+        raise CheckpointError(
+            f"{path} has version {description.get('version')!r}, this package reads {VERSION}; "
+            "use the release that wrote it, or save it anew."
+        )
+    if description.get("model") not in MODELS:
+        raise CheckpointError(f"{path} names the model {description.get('model')!r}, expected one of {', '.join(MODELS)}.")
+    return (*MODELS[description["model"]], description["config"])
+
+
+def _read_weights(path: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} does not exist; copy it beside {CONFIG_FILE}.") from None
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path} is damaged or no safetensors file: {error}. Restore it from a copy.") from error
+
+
+def _check_weights(expected: dict[str, Tensor], found: dict[str, Tensor], folder: Path) -> None:
+    """Name every difference between the model's parameters and the file's, a few of each kind."""
+    differences = {
+        "missing": [name for name in expected if name not in found],
+        "unexpected": [name for name in found if name not in expected],
+        "different shape": [
+            f"{name} (file {tuple(found[name].shape)}, model {tuple(expected[name].shape)})"
+            for name in expected
+            if name in found and found[name].shape != expected[name].shape
+        ],
+    }
+    parts = [f"{kind}: {_some(names)}" for kind, names in differences.items() if names]
+    if parts:
+        raise CheckpointError(f"The weights in {folder} do not fit its configuration ({'; '.join(parts)}).")
+    broken = [name for name, value in found.items() if not bool(torch.isfinite(value).all())]
+    if broken:
+        raise CheckpointError(f"The weights in {folder} hold NaN or Inf: {_some(broken)}. The training run diverged.")
+
+
+def _some(names: list[str], most: int = 4) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

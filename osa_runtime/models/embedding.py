@@ -1,0 +1,38 @@
+"""The way into the stack and the way out of it."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from osa_runtime.nn.initialisation import semi_orthogonal
+
+
+def isometric_linear(inputs: int, outputs: int) -> nn.Linear:
+    """A linear map that takes inputs of unit variance to outputs of unit variance."""
+    layer = nn.Linear(inputs, outputs)
+    with torch.no_grad():
+        layer.weight.copy_(semi_orthogonal(outputs, inputs) * max(1.0, math.sqrt(outputs / inputs)))
+        nn.init.zeros_(layer.bias)
+    return layer
+
+
+def classifier(dim: int, classes: int) -> nn.Linear:
+    """Logits start small, so that training starts near the uniform distribution."""
+    layer = nn.Linear(dim, classes)
+    with torch.no_grad():
+        layer.weight.copy_(semi_orthogonal(classes, dim) * 0.1)
+        nn.init.zeros_(layer.bias)
+    return layer
+
+
+def sinusoidal_positions(length: int, dim: int) -> Tensor:
+    """The sines and cosines of Vaswani et al. (2017), (1, length, dim)."""
+    position = torch.arange(length, dtype=torch.float64)[:, None]
+    frequency = torch.exp(torch.arange(0, dim, 2, dtype=torch.float64) * (-math.log(10000.0) / dim))
+    table = torch.zeros(length, dim, dtype=torch.float64)
+    table[:, 0::2] = torch.sin(position * frequency)
+    table[:, 1::2] = torch.cos(position * frequency)[:, : dim // 2]
+    return table[None].to(torch.get_default_dtype())

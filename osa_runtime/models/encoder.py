@@ -1,0 +1,77 @@
+"""A sequence encoder for token ids or vectors, of variable length with a mask."""
+
+from __future__ import annotations
+
+from typing import Optional  # TorchScript reads these annotations and does not know X | Y
+
+import torch
+from torch import Tensor, nn
+
+from osa_runtime.errors import InputError
+from osa_runtime.models.config import EncoderConfig
+from osa_runtime.models.embedding import classifier, isometric_linear, sinusoidal_positions
+from osa_runtime.models.stack import Stack
+from osa_runtime.nn.checks import check_mask, describe
+
+
+class SkiplessEncoder(nn.Module):
+    """tokens (batch, N) of ids, or (batch, N, features) of floats → logits.
+
+    Logits are (batch, classes) with the ``sequence`` head, which averages the real tokens, and (batch, N, classes)
+    with the ``token`` head. ``mask`` is (batch, N) boolean, True for real tokens. A sequence with no real token has
+    no average: its logits are NaN.
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.config = config
+        if config.vocabulary is not None:
+            self.embed: nn.Module = nn.Embedding(config.vocabulary, config.dim)
+        else:
+            self.embed = isometric_linear(config.features or 0, config.dim)
+        table = sinusoidal_positions(config.max_length, config.dim)
+        if config.positions == "learned":
+            self.positions = nn.Parameter(0.5 * torch.randn_like(table))
+        else:
+            self.register_buffer("positions", table, persistent=False)
+        self.stack = Stack(config)
+        self.head = classifier(config.dim, config.classes)
+        self.per_token = config.head == "token"
+
+    def forward(self, tokens: Tensor, mask: Optional[Tensor] = None) -> Tensor:
+        if not torch.jit.is_scripting():
+            self._check(tokens, mask)
+        x = self.embed(tokens)
+        x = self.stack(x + self.positions[:, : x.size(1)], mask)
+        if self.per_token:
+            return self.head(x)
+        if mask is None:
+            return self.head(x.mean(1))
+        # Filling, not multiplying: padding may hold anything.
+        total = x.masked_fill(~mask[..., None], 0.0).sum(1)
+        return self.head(total / mask.sum(1, keepdim=True).to(x.dtype))
+
+    @torch.jit.unused
+    def _check(self, tokens: Tensor, mask: Tensor | None) -> None:
+        config = self.config
+        if config.vocabulary is not None:
+            if not isinstance(tokens, Tensor) or tokens.dim() != 2 or tokens.dtype not in (torch.int64, torch.int32):
+                raise InputError(f"Expected token ids, integers of shape (batch, tokens), got {describe(tokens)}.")
+            _check_ids(tokens, config.vocabulary)
+        elif not isinstance(tokens, Tensor) or tokens.dim() != 3 or tokens.size(-1) != config.features:
+            raise InputError(f"Expected floats of shape (batch, tokens, {config.features}), got {describe(tokens)}.")
+        if not torch.compiler.is_compiling() and not 1 <= tokens.size(1) <= config.max_length:
+            raise InputError(
+                f"Expected 1 to {config.max_length} tokens, got {tokens.size(1)}; build the model with a larger max_length."
+            )
+        if mask is not None:
+            check_mask(mask, tokens.shape[:2])
+
+
+def _check_ids(tokens: Tensor, vocabulary: int) -> None:
+    if torch.compiler.is_compiling() or tokens.numel() == 0:
+        return
+    low, high = int(tokens.amin()), int(tokens.amax())
+    if low < 0 or high >= vocabulary:
+        wrong = low if low < 0 else high
+        raise InputError(f"Token ids must lie in 0 … {vocabulary - 1}, got {wrong}.")

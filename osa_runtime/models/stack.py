@@ -1,0 +1,58 @@
+"""The stack of blocks that a configuration describes."""
+
+from __future__ import annotations
+
+from typing import Optional  # TorchScript reads these annotations and does not know X | Y
+
+from torch import Tensor, nn
+
+from osa_runtime.models.config import BlockConfig
+from osa_runtime.nn import (
+    Block,
+    IsometricMLP,
+    OrthogonalSelfAttention,
+    PolynomialSelfAttention,
+    SoftmaxSelfAttention,
+)
+from osa_runtime.nn.initialisation import default_slope
+
+
+class Stack(nn.Module):
+    """Blocks in a row, and a final LayerNorm where the configuration has norms."""
+
+    def __init__(self, config: BlockConfig) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(_block(config) for _ in range(config.depth))
+        self.norm = nn.LayerNorm(config.dim) if config.norm else nn.Identity()
+
+    def forward(self, x: Tensor, mask: Optional[Tensor] = None) -> Tensor:
+        for block in self.blocks:
+            x = block(x, mask)
+        return self.norm(x)
+
+
+def _block(config: BlockConfig) -> Block:
+    slope = default_slope(config.depth) if config.slope is None else config.slope
+    hidden = max(1, round(config.mlp_ratio * config.dim))
+    mlp = IsometricMLP(config.dim, hidden, activation=config.activation, slope=slope)
+    return Block(_attention(config), mlp, config.dim, residual=config.residual, norm=config.norm)
+
+
+def _attention(config: BlockConfig) -> nn.Module:
+    dim, heads, conditioning, lam = config.dim, config.heads, config.conditioning, config.spectral_lambda
+    if config.attention == "softmax":
+        return SoftmaxSelfAttention(dim, heads, conditioning=conditioning, spectral_lambda=lam)
+    if config.attention == "polynomial":
+        return PolynomialSelfAttention(
+            dim, heads, power=config.power, conditioning=conditioning, spectral_lambda=lam
+        )
+    return OrthogonalSelfAttention(
+        dim,
+        heads,
+        alpha=config.alpha,
+        conditioning=conditioning,
+        spectral_lambda=lam,
+        form=config.form,
+        approximant=config.approximant,
+        squarings=config.squarings,
+    )

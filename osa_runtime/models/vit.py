@@ -1,0 +1,56 @@
+"""A vision transformer whose skips and norms are optional, off by default."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from osa_runtime.errors import InputError
+from osa_runtime.models.config import ViTConfig
+from osa_runtime.models.embedding import classifier, isometric_linear
+from osa_runtime.models.stack import Stack
+from osa_runtime.nn.checks import describe
+
+
+class SkiplessViT(nn.Module):
+    """images (batch, channels, height, width) → logits (batch, classes)."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.patch, self.channels = config.patch_size, config.channels
+        self.rows, self.columns = (size // config.patch_size for size in config.image_size)
+        self.embed = isometric_linear(config.channels * config.patch_size**2, config.dim)
+        self.summarise = config.pool == "cls"
+        self.summary = nn.Parameter(torch.randn(1, 1, config.dim)) if self.summarise else None
+        self.positions = nn.Parameter(0.5 * torch.randn(1, config.tokens, config.dim))
+        self.stack = Stack(config)
+        self.head = classifier(config.dim, config.classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        if not torch.jit.is_scripting():
+            self._check(images)
+        x = self.embed(self._patches(images))
+        summary = self.summary
+        if summary is not None:
+            x = torch.cat([summary.expand(x.size(0), -1, -1), x], 1)
+        x = self.stack(x + self.positions)
+        return self.head(x[:, 0] if self.summarise else x.mean(1))
+
+    def _patches(self, images: Tensor) -> Tensor:
+        """(batch, patches, channels·patch²), row by row."""
+        grid = images.reshape(images.size(0), self.channels, self.rows, self.patch, self.columns, self.patch)
+        return grid.permute(0, 2, 4, 1, 3, 5).reshape(
+            images.size(0), self.rows * self.columns, self.channels * self.patch * self.patch
+        )
+
+    @torch.jit.unused
+    def _check(self, images: Tensor) -> None:
+        expected = (self.channels, *self.config.image_size)
+        if not isinstance(images, Tensor) or images.dim() != 4 or not images.is_floating_point():
+            raise InputError(f"Expected floating-point images (batch, {expected}), got {describe(images)}.")
+        if tuple(images.shape[1:]) != expected:
+            raise InputError(
+                f"Expected images of (channels, height, width) = {expected}, got {tuple(images.shape[1:])}; "
+                "resize them, or build the model for their size."
+            )

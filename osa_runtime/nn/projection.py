@@ -1,0 +1,61 @@
+"""Queries, keys and values of all heads from one matrix."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from osa_runtime.errors import ConfigError
+from osa_runtime.nn.initialisation import packed_projection
+
+CONDITIONINGS = ("none", "spectral")
+
+
+class PackedProjection(nn.Module):
+    """x (batch, N, dim) → q, k, v, each (batch, heads, N, dim / heads).
+
+    The rows of ``weight`` go head by head, [W_Q; W_K; W_V] in each, so that the product is [Q K V] per head with
+    no copy. With spectral conditioning (arXiv 2603.07162) a fixed λI is added to each of W_Q, W_K and W_V; it is
+    never trained, and ``effective_weight`` has it folded in. The trained part then starts at a tenth of λ: the
+    singular values of W + λI lie within [0.9λ, 1.1λ], where an orthogonal W could come arbitrarily close to −λI.
+    """
+
+    def __init__(self, dim: int, heads: int, *, conditioning: str = "none", spectral_lambda: float = 1.0) -> None:
+        super().__init__()
+        _check(dim, heads, conditioning)
+        self.dim, self.heads, self.width = dim, heads, dim // heads
+        self.conditioned = conditioning == "spectral"
+        start = 0.1 * spectral_lambda if self.conditioned else 1.0
+        self.weight = nn.Parameter(start * packed_projection(dim, heads))
+        correction = spectral_lambda * _packed_identity(dim, heads) if self.conditioned else torch.zeros(0)
+        self.register_buffer("correction", correction, persistent=False)
+
+    def effective_weight(self) -> Tensor:
+        return self.weight + self.correction if self.conditioned else self.weight
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        packed = nn.functional.linear(x, self.effective_weight())
+        per_head = packed.reshape(x.size(0), x.size(1), self.heads, 3 * self.width).transpose(1, 2)
+        return (
+            per_head[..., : self.width],
+            per_head[..., self.width : 2 * self.width],
+            per_head[..., 2 * self.width :],
+        )
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    """(batch, heads, N, d) → (batch, N, heads·d)."""
+    return x.transpose(1, 2).flatten(2)
+
+
+def _packed_identity(dim: int, heads: int) -> Tensor:
+    """The identity for each of W_Q, W_K and W_V, in the packed row order."""
+    identity = torch.eye(dim).reshape(heads, dim // heads, dim)
+    return torch.cat([identity, identity, identity], 1).reshape(3 * dim, dim)
+
+
+def _check(dim: int, heads: int, conditioning: str) -> None:
+    if dim < 1 or heads < 1 or dim % heads:
+        raise ConfigError(f"dim must be a positive multiple of heads, got dim={dim} and heads={heads}.")
+    if conditioning not in CONDITIONINGS:
+        raise ConfigError(f"conditioning must be one of {', '.join(CONDITIONINGS)}, got {conditioning!r}.")

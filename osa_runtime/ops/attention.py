@@ -1,0 +1,138 @@
+"""Orthogonal self-attention: exp(c(QKᵀ − KQᵀ))·V.
+
+The options are meant to be passed by keyword. The signatures do not enforce it, because TorchScript compiles no
+function with keyword-only defaults.
+"""
+
+from __future__ import annotations
+
+from typing import Optional, Union  # TorchScript reads these annotations and does not know X | Y
+
+import torch
+from torch import Tensor
+
+from osa_runtime.ops.checks import check_attention_inputs, check_skew
+from osa_runtime.ops.dense import dense_attention, skew_expm1, skew_matrix
+from osa_runtime.ops.gram import lowrank_attention
+from osa_runtime.ops.interception import intercepted
+from osa_runtime.ops.taylor import plus_identity
+
+
+def orthogonal_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: Union[float, Tensor],
+    mask: Optional[Tensor] = None,
+    form: str = "auto",
+    approximant: str = "taylor",
+    squarings: Union[str, int] = "auto",
+) -> Tensor:
+    """Apply the orthogonal matrix exp(S), S = scale·(QKᵀ − KQᵀ), to V in time linear in the number of tokens.
+
+    Args:
+        q, k: (..., N, d) with the same leading dimensions.
+        v: (..., N, e), any e.
+        scale: a float, or a tensor that broadcasts over the leading dimensions, such as one α/√d per head.
+        mask: (..., N) boolean, True for real tokens. Padded tokens come out unchanged and influence nobody.
+        form: "dense" (an N×N exponential), "lowrank" (a 2d×2d one), or "auto": dense while N ≤ 2d.
+        approximant: "taylor" or "pade".
+        squarings: "auto" (as many as ‖S‖ needs), or a fixed number, valid for ‖S‖ up to about 0.6·2^squarings.
+
+    The halves are computed in float32. NaN or Inf in an entry of the batch makes that entry NaN. A norm that is
+    out of range raises ExponentRangeError; in compiled or exported graphs, which cannot raise, it gives NaN.
+    """
+    if not torch.jit.is_scripting():
+        check_attention_inputs(q, k, v, scale, mask, form, approximant, squarings)
+        replacement = intercepted(q, k, v, scale, mask, form, approximant, squarings)
+        if replacement is not None:
+            return replacement
+        if torch.is_autocast_enabled(q.device.type):
+            # Autocast would put the core's products into half precision.
+            with torch.autocast(q.device.type, enabled=False):
+                return _apply(q, k, v, scale, mask, form, approximant, squarings)
+    return _apply(q, k, v, scale, mask, form, approximant, squarings)
+
+
+def attention_matrix(q: Tensor, k: Tensor, scale: Union[float, Tensor], *, mask: Optional[Tensor] = None) -> Tensor:
+    """exp(S) itself, (..., N, N). For study: it costs N² memory, which ``orthogonal_attention`` avoids."""
+    check_attention_inputs(q, k, q, scale, mask, "dense", "taylor", "auto")
+    core = _core_dtype(q)
+    q_core, k_core = q.to(core), k.to(core)
+    if mask is not None:
+        q_core = q_core.masked_fill(~mask[..., None], 0.0)
+        k_core = k_core.masked_fill(~mask[..., None], 0.0)
+    s = skew_matrix(q_core, k_core, _per_entry(scale, q_core))
+    return plus_identity(skew_expm1(s, "taylor", -1, core == torch.float64), 1.0).to(q.dtype)
+
+
+def skew_exponential(s: Tensor, approximant: str = "taylor", squarings: Union[str, int] = "auto") -> Tensor:
+    """exp(S) for a batch of skew matrices (..., n, n): orthogonal, with determinant 1."""
+    if not torch.jit.is_scripting():
+        check_skew(s, approximant, squarings)
+    core = _core_dtype(s)
+    expm1 = skew_expm1(s.to(core), approximant, _squarings_count(squarings), core == torch.float64)
+    return plus_identity(expm1, 1.0).to(s.dtype)
+
+
+def _apply(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: Union[float, Tensor],
+    mask: Optional[Tensor],
+    form: str,
+    approximant: str,
+    squarings: Union[str, int],
+) -> Tensor:
+    core = _core_dtype(q)
+    q_core, k_core, v_core = q.to(core), k.to(core), v.to(core)
+    if mask is not None:
+        # Filling, not multiplying: whatever padding holds, NaN included, must not reach a real token.
+        padded = ~mask[..., None]
+        q_core, k_core = q_core.masked_fill(padded, 0.0), k_core.masked_fill(padded, 0.0)
+        v_core = v_core.masked_fill(padded, 0.0)
+    c = _per_entry(scale, q_core)
+    count, double = _squarings_count(squarings), core == torch.float64
+    if _is_dense(form, q.size(-2), q.size(-1)):
+        change = dense_attention(q_core, k_core, v_core, c, approximant, count, double)
+    else:
+        change = lowrank_attention(q_core, k_core, v_core, c, approximant, count, double)
+    return (v.to(core) + change).to(v.dtype)
+
+
+def _core_dtype(q: Tensor) -> torch.dtype:
+    return torch.float64 if q.dtype == torch.float64 else torch.float32
+
+
+def _per_entry(scale: Union[float, Tensor], like: Tensor) -> Tensor:
+    """The scale as a tensor that broadcasts over matrices."""
+    if isinstance(scale, Tensor):
+        return scale.to(like.dtype)[..., None, None]
+    return torch.full([1, 1], scale, dtype=like.dtype, device=like.device)
+
+
+def _squarings_count(squarings: Union[str, int]) -> int:
+    if isinstance(squarings, int):
+        return squarings
+    return -1
+
+
+def _is_dense(form: str, tokens: int, width: int) -> bool:
+    if form == "auto":
+        if torch.jit.is_scripting():
+            return tokens <= 2 * width
+        return _known_to_fit(tokens, width)
+    return form == "dense"
+
+
+@torch.jit.unused
+def _known_to_fit(tokens: int, width: int) -> bool:
+    """N ≤ 2d; in an exported graph with a dynamic N the low-rank form, which is valid for every N."""
+    if isinstance(tokens, int):
+        return tokens <= 2 * width
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    if torch.compiler.is_exporting():
+        return statically_known_true(tokens <= 2 * width)
+    return bool(tokens <= 2 * width)

@@ -1,0 +1,122 @@
+"""What the operators accept, and the messages for what they do not."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from osa_runtime.errors import InputError
+
+FORMS = ("auto", "dense", "lowrank")
+APPROXIMANTS = ("taylor", "pade")
+MOST_FIXED_SQUARINGS = 46
+
+
+def check_attention_inputs(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float | Tensor,
+    mask: Tensor | None,
+    form: str,
+    approximant: str,
+    squarings: str | int,
+) -> None:
+    _check_tensors(q, k, v)
+    _check_shapes(q, k, v)
+    _check_scale(scale, q)
+    if mask is not None:
+        _check_mask(mask, q)
+    check_options(form, approximant, squarings)
+
+
+def check_options(form: str, approximant: str, squarings: str | int) -> None:
+    _check_choice("form", form, FORMS)
+    _check_choice("approximant", approximant, APPROXIMANTS)
+    _check_squarings(squarings)
+
+
+def check_skew(s: Tensor, approximant: str, squarings: str | int) -> None:
+    if not isinstance(s, Tensor) or not s.is_floating_point():
+        raise InputError(f"skew_exponential expects a floating-point tensor, got {_kind(s)}.")
+    if s.dim() < 2 or s.size(-1) != s.size(-2) or s.size(-1) == 0:
+        raise InputError(f"skew_exponential expects square matrices (..., n, n) with n ≥ 1, got {tuple(s.shape)}.")
+    _check_choice("approximant", approximant, APPROXIMANTS)
+    _check_squarings(squarings)
+    if torch.compiler.is_compiling() or s.numel() == 0:
+        return
+    defect, largest = float((s + s.mT).detach().abs().amax()), float(s.detach().abs().amax())
+    # NaN compares false and passes: it comes out as NaN.
+    if defect > 8 * torch.finfo(s.dtype).eps * largest:
+        raise InputError(
+            f"skew_exponential expects S = −Sᵀ, but max|S + Sᵀ| is {defect:.3g} where max|S| is {largest:.3g}. "
+            "Pass (S − Sᵀ)/2, or use torch.linalg.matrix_exp for matrices that are not skew."
+        )
+
+
+def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            raise InputError(f"{name} must be a floating-point tensor, got {_kind(x)}.")
+    if not q.dtype == k.dtype == v.dtype:
+        raise InputError(f"q, k and v must have one dtype, got {q.dtype}, {k.dtype} and {v.dtype}; cast them first.")
+    if not q.device == k.device == v.device:
+        raise InputError(f"q, k and v must be on one device, got {q.device}, {k.device} and {v.device}.")
+
+
+def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
+    if min(q.dim(), k.dim(), v.dim()) < 2 or q.shape != k.shape or q.shape[:-1] != v.shape[:-1]:
+        raise InputError(
+            "q and k must be (..., N, d) and v (..., N, e) with the same leading dimensions and N, "
+            f"got q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}."
+        )
+    if 0 in q.shape or 0 in v.shape:
+        raise InputError(f"No dimension may be empty, got q {tuple(q.shape)} and v {tuple(v.shape)}.")
+
+
+def _check_scale(scale: float | Tensor, q: Tensor) -> None:
+    if not isinstance(scale, Tensor):
+        if isinstance(scale, bool) or not isinstance(scale, (int, float)):
+            raise InputError(f"scale must be a number or a tensor, got {_kind(scale)}.")
+        return
+    if scale.device != q.device and scale.dim() > 0:
+        raise InputError(f"scale must be on the device of q, {q.device}, got {scale.device}.")
+    if not _broadcasts(scale.shape, q.shape[:-2]):
+        raise InputError(
+            f"scale of shape {tuple(scale.shape)} does not broadcast over the leading dimensions "
+            f"{tuple(q.shape[:-2])} of q; pass a number, or one value per head."
+        )
+
+
+def _check_mask(mask: Tensor, q: Tensor) -> None:
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        raise InputError(f"mask must be a boolean tensor, True for real tokens, got {_kind(mask)}; use mask.bool().")
+    if mask.dim() < 1 or mask.shape[-1] != q.shape[-2] or not _broadcasts(mask.shape, q.shape[:-1]):
+        raise InputError(
+            f"mask of shape {tuple(mask.shape)} does not fit: expected (..., N) that broadcasts to "
+            f"{tuple(q.shape[:-1])}, as (batch, 1, N) does for q of (batch, heads, N, d)."
+        )
+
+
+def _broadcasts(shape: torch.Size, target: torch.Size) -> bool:
+    """Whether ``shape`` broadcasts to ``target`` without enlarging it."""
+    if len(shape) > len(target):
+        return False
+    return all(a == b or a == 1 for a, b in zip(reversed(shape), reversed(target), strict=False))
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InputError(f"{name} must be one of {', '.join(choices)}, got {value!r}.")
+
+
+def _check_squarings(squarings: str | int) -> None:
+    if squarings == "auto":
+        return
+    valid = isinstance(squarings, int) and not isinstance(squarings, bool) and 0 <= squarings <= MOST_FIXED_SQUARINGS
+    if not valid:
+        raise InputError(f"squarings must be 'auto' or a whole number from 0 to {MOST_FIXED_SQUARINGS}, got {squarings!r}.")
+
+
+def _kind(x: object) -> str:
+    return str(x.dtype) if isinstance(x, Tensor) else type(x).__name__

@@ -1,0 +1,35 @@
+"""The numbers behind the approximants, in one place for the operators and for the exported functions.
+
+``README.md`` derives them; ``tests/ops/test_coefficients.py`` recomputes them from the conditions they meet.
+"""
+
+from __future__ import annotations
+
+# Degree-8 Taylor polynomials in three products, as (x₁, x₃, x₄, x₅, x₆, x₇, y₁, y₂) of
+#   p(A) = y₀I + y₁A + y₂A₂ + (x₃A₂ + A₄)(x₄I + x₅A + x₆A₂ + x₇A₄),   A₄ = A₂(x₁A + A₂)
+TAYLOR_EXP: tuple[float, float, float, float, float, float, float, float] = (
+    4.0,
+    24.60826939130014145,
+    0.014812404434097067862,
+    0.0043650793650793650794,
+    0.00038173935041418299975,
+    0.000024801587301587301587,
+    1.0,
+    0.13549236135285063166,
+)
+TAYLOR_PHI1: tuple[float, float, float, float, float, float, float, float] = (
+    4.5,
+    35.425244170641218626,
+    0.003377505067016276945,
+    0.00074714781746031746032,
+    0.00004498665076432644779,
+    0.0000027557319223985890653,
+    0.5,
+    0.047017724980037123369,
+)
+
+# [4/4] Padé approximant of e^z: p(z) = v(z²) + z·u(z²), q(z) = p(−z), as (v₁, v₂, u₀, u₁) with v₀ = 1.
+PADE_EXP: tuple[float, float, float, float] = (3 / 28, 1 / 1680, 1 / 2, 1 / 84)
+
+# Newton–Schulz steps that take the inverse of the Padé denominator from ‖I − q·p‖ ≤ θ²/28 to below eps.
+PADE_INVERSE_STEPS = 3

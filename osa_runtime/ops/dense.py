@@ -1,0 +1,60 @@
+"""The dense form, for N ≤ 2d: S is formed as an N×N matrix, which is skew and therefore normal."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from osa_runtime.ops.pade import pade_expm1
+from osa_runtime.ops.scaling import (
+    check_range,
+    double_repeatedly,
+    most_squarings,
+    reach,
+    scale_factor,
+    squarings_needed,
+)
+from osa_runtime.ops.taylor import taylor_expm1
+
+
+def skew_matrix(q: Tensor, k: Tensor, scale: Tensor) -> Tensor:
+    """S = c(QKᵀ − KQᵀ), skew to the last bit: one product and its own transpose."""
+    half = (q * scale) @ k.mT
+    return half - half.mT
+
+
+def skew_norm(s: Tensor, s2: Tensor) -> Tensor:
+    """An upper bound of ‖S‖₂ for each skew matrix, from S and S².
+
+    The eigenvalues come in pairs ±iσ, so 2σ_max⁴ ≤ Σσ⁴ = ‖S²‖_F². The smaller of this bound and ‖S‖₁ counts.
+    Dividing by the largest entry first keeps the fourth powers inside float32.
+    """
+    largest = s2.detach().abs().amax((-2, -1))
+    unit = s2.detach() / largest.clamp(min=1e-30)[..., None, None]
+    fourth = (unit * unit).sum((-2, -1)) / 2
+    by_column = s.detach().abs().sum(-2).amax(-1)
+    return torch.minimum(by_column, (largest * fourth.sqrt()).sqrt())
+
+
+def skew_expm1(s: Tensor, approximant: str, squarings: int, double: bool) -> Tensor:
+    """e^S − I for skew S. ``squarings`` < 0 means as many as the norm needs."""
+    s2 = s @ s
+    norm = skew_norm(s, s2)
+    theta = reach(approximant, "dense", double)
+    if squarings < 0:
+        count = squarings_needed(norm, theta, most_squarings(double))
+    else:
+        count = torch.full([], squarings, dtype=torch.int64, device=s.device)
+    if not torch.jit.is_scripting():
+        check_range(norm, theta, squarings, double)
+    factor = scale_factor(norm, theta, count)[..., None, None]
+    a, a2 = s * factor, s2 * (factor * factor)
+    z = pade_expm1(a, a2) if approximant == "pade" else taylor_expm1(a, a2)
+    return double_repeatedly(z, s.size(-1), count)
+
+
+def dense_attention(
+    q: Tensor, k: Tensor, v: Tensor, scale: Tensor, approximant: str, squarings: int, double: bool
+) -> Tensor:
+    """(e^S − I)V."""
+    return skew_expm1(skew_matrix(q, k, scale), approximant, squarings, double) @ v

@@ -1,0 +1,126 @@
+"""The low-rank form, for N > 2d: everything of size N enters through the Gram matrix of F = [Q K].
+
+    exp(S)V = V + F·J·φ₁(GJ)·(FᵀV),   G = FᵀF,   J = c·[[0, I], [−I, 0]],   S = F J Fᵀ
+
+M = GJ has the eigenvalues of S but is not normal. Two remedies, derived in ``README.md``: Q and K are balanced
+on the core, and where M is so far from normal that float32 would lose digits, the form is redone in float64.
+
+Dimensions: n tokens, d per head, m = 2d, e the width of V.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from osa_runtime.ops.pade import pade_phi1
+from osa_runtime.ops.scaling import (
+    captures_control_flow,
+    check_range,
+    double_repeatedly,
+    most_squarings,
+    reach,
+    scale_factor,
+    squarings_needed,
+)
+from osa_runtime.ops.taylor import taylor_phi1
+
+
+def lowrank_attention(
+    q: Tensor, k: Tensor, v: Tensor, scale: Tensor, approximant: str, squarings: int, double: bool
+) -> Tensor:
+    """(e^S − I)V. ``double`` says that the result is float64; ``squarings`` < 0 means as many as needed."""
+    f_nm = torch.cat([q, k], -1)
+    m_mm, w_me, balance = gram_core(f_nm, v, scale)
+    m2_mm = m_mm @ m_mm
+    if double:
+        return f_nm @ _core_solution(m_mm, m2_mm, w_me, balance, scale, approximant, squarings, True)
+    in_doubt = (core_norm(m_mm, m2_mm) * departure_from_normality(m_mm, m2_mm) > 16.0).any()
+    if not torch.jit.is_scripting():
+        if captures_control_flow():
+            core = (m_mm, m2_mm, w_me, balance)
+            return _branch_in_graph(in_doubt, f_nm, v, scale, core, approximant, squarings)
+    if bool(in_doubt):
+        return _in_float64(f_nm, v, scale, approximant, squarings)
+    return f_nm @ _core_solution(m_mm, m2_mm, w_me, balance, scale, approximant, squarings, False)
+
+
+def gram_core(f_nm: Tensor, v_ne: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """M = GJ and W = FᵀV for the balanced F, and the balance (…, m, 1) that undoes it.
+
+    Q ← tQ and K ← K/t leave S as it is; t is a power of two, so that they cost no rounding.
+    """
+    d = f_nm.size(-1) // 2
+    g, w = f_nm.transpose(-1, -2) @ f_nm, f_nm.transpose(-1, -2) @ v_ne
+    squares = g.detach().diagonal(dim1=-2, dim2=-1)
+    q_squares, k_squares = squares[..., :d], squares[..., d:]
+    t = torch.exp2(torch.round(torch.log2(k_squares.sum(-1, True) / q_squares.sum(-1, True)) / 4))
+    t = torch.where((t > 0) & torch.isfinite(t), t, torch.ones_like(t)).expand_as(q_squares)
+    balance = torch.cat([t, 1 / t], -1)[..., None]
+    g = balance * g * balance.mT
+    return scale * torch.cat([-g[..., d:], g[..., :d]], -1), balance * w, balance
+
+
+def departure_from_normality(m: Tensor, m2: Tensor) -> Tensor:
+    """max_j ‖M e_j‖ / max(‖M² e_j‖^½, 1) for each entry: about 1 to 2 where M is close to skew.
+
+    Rounding G moves the result by about eps·‖S‖ times this ratio. It is large where S is small by cancellation:
+    K almost a multiple of Q, or tokens that are dominated by their mean.
+    """
+    column, column2 = m.detach().square().sum(-2).sqrt(), m2.detach().square().sum(-2).sqrt()
+    return (column / column2.sqrt().clamp(min=1.0)).amax(-1)
+
+
+def core_norm(m: Tensor, m2: Tensor) -> Tensor:
+    """min(‖M‖₁, ‖M²‖₁^½): it bounds ‖S‖₂, and the second is sharper where M is not normal."""
+    first, second = m.detach().abs().sum(-2).amax(-1), m2.detach().abs().sum(-2).amax(-1)
+    return torch.minimum(first, second.sqrt())
+
+
+def _core_solution(
+    m: Tensor, m2: Tensor, w: Tensor, balance: Tensor, scale: Tensor, approximant: str, squarings: int, double: bool
+) -> Tensor:
+    """J·φ₁(M)·W with the balance undone: (…, m, e)."""
+    width = m.size(-1)
+    norm = core_norm(m, m2)
+    theta = reach(approximant, "lowrank", double)
+    if squarings < 0:
+        count = squarings_needed(norm, theta, most_squarings(double))
+    else:
+        count = torch.full([], squarings, dtype=torch.int64, device=m.device)
+    if not torch.jit.is_scripting():
+        check_range(norm, theta, squarings, double)
+    factor = scale_factor(norm, theta, count)[..., None, None]
+    a, a2 = m * factor, m2 * (factor * factor)
+    phi1 = pade_phi1(a, a2) if approximant == "pade" else taylor_phi1(a, a2)
+    z = double_repeatedly(phi1 @ torch.cat([a, w * factor], -1), width, count)[..., width:]
+    swapped = torch.cat([z[..., width // 2 :, :], -z[..., : width // 2, :]], -2)
+    return scale * balance * swapped
+
+
+def _in_float64(f: Tensor, v: Tensor, scale: Tensor, approximant: str, squarings: int) -> Tensor:
+    """The same form with float64 inside, for a float32 result."""
+    f64, scale64 = f.to(torch.float64), scale.to(torch.float64)
+    m, w, balance = gram_core(f64, v.to(torch.float64), scale64)
+    y = _core_solution(m, m @ m, w, balance, scale64, approximant, squarings, False)
+    return (f64 @ y).to(f.dtype)
+
+
+@torch.jit.unused
+def _branch_in_graph(
+    in_doubt: Tensor,
+    f: Tensor,
+    v: Tensor,
+    scale: Tensor,
+    core: tuple[Tensor, Tensor, Tensor, Tensor],
+    approximant: str,
+    squarings: int,
+) -> Tensor:
+    def single(f: Tensor, v: Tensor, scale: Tensor, m: Tensor, m2: Tensor, w: Tensor, balance: Tensor) -> Tensor:
+        return f @ _core_solution(m, m2, w, balance, scale, approximant, squarings, False)
+
+    def double(f: Tensor, v: Tensor, scale: Tensor, m: Tensor, m2: Tensor, w: Tensor, balance: Tensor) -> Tensor:
+        return _in_float64(f, v, scale, approximant, squarings)
+
+    result: Tensor = torch.cond(in_doubt, double, single, (f, v, scale, *core))
+    return result

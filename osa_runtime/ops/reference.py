@@ -1,0 +1,40 @@
+"""Slow, obvious, float64: what the operators are measured against. It shares no code with them.
+
+iS is Hermitian for skew S, so exp(S) = U·diag(e^{−iλ})·Uᴴ from its eigenvectors: no series, no scaling.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def skew_exponential(s: Tensor) -> Tensor:
+    """exp(S) of skew matrices (..., n, n), in float64."""
+    eigenvalues, vectors = torch.linalg.eigh(1j * s.to(torch.complex128))
+    phases = torch.exp(-1j * eigenvalues)
+    return torch.einsum("...ij,...j,...kj->...ik", vectors, phases, vectors.conj()).real
+
+
+def attention_matrix(q: Tensor, k: Tensor, scale: float | Tensor) -> Tensor:
+    """exp(scale·(QKᵀ − KQᵀ)), (..., N, N), in float64."""
+    q, k = q.to(torch.float64), k.to(torch.float64)
+    products = torch.einsum("...id,...jd->...ij", q, k)
+    factor = torch.as_tensor(scale, dtype=torch.float64, device=q.device)[..., None, None]
+    return skew_exponential(factor * (products - products.transpose(-1, -2)))
+
+
+def orthogonal_attention(q: Tensor, k: Tensor, v: Tensor, scale: float | Tensor, mask: Tensor | None = None) -> Tensor:
+    """exp(S)·V in float64. With a mask, the real tokens of each entry are taken out, mixed and put back."""
+    if mask is None:
+        return attention_matrix(q, k, scale) @ v.to(torch.float64)
+    lead = q.shape[:-2]
+    factors = torch.as_tensor(scale, dtype=torch.float64, device=q.device).expand(lead).reshape(-1)
+    masks = mask.expand(q.shape[:-1]).reshape(-1, q.shape[-2])
+    flat_q, flat_k = q.reshape(-1, *q.shape[-2:]), k.reshape(-1, *k.shape[-2:])
+    out = v.to(torch.float64).reshape(-1, *v.shape[-2:]).clone()
+    for entry, real in enumerate(masks):
+        if real.any():
+            a = attention_matrix(flat_q[entry, real], flat_k[entry, real], factors[entry])
+            out[entry, real] = a @ out[entry, real]
+    return out.reshape(v.shape)
