@@ -1,0 +1,113 @@
+"""``osa train``: a data set in, a checkpoint with its figures and learning curve out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+MODEL, RECIPE, FILES = "Model", "Recipe", "Files"
+
+
+def train(
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", "-o", help="Folder for the results; a killed run continues there.", rich_help_panel=FILES
+        ),
+    ],
+    dataset: Annotated[
+        str | None, typer.Argument(help="digits, mnist or fashion-mnist; leave it out with --data.", show_default=False)
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Your own .npz: x (n, height, width) or (n, height, width, channels), y (n) whole numbers from 0; "
+            "x_test and y_test optional, else a fixed fifth is set aside.",
+            rich_help_panel=FILES,
+        ),
+    ] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where fetched sets are.", show_default="$OSA_DATA or ~/.cache/osa-runtime", rich_help_panel=FILES
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Discard the run in --out.", rich_help_panel=FILES)] = False,
+    attention: Annotated[
+        Literal["osa", "softmax", "polynomial"], typer.Option(help="How tokens mix.", rich_help_panel=MODEL)
+    ] = "osa",
+    power: Annotated[int, typer.Option(help="Exponent of polynomial attention.", rich_help_panel=MODEL)] = 3,
+    conditioning: Annotated[
+        Literal["none", "spectral"],
+        typer.Option(help="Fixed correction of the attention's weights.", rich_help_panel=MODEL),
+    ] = "none",
+    residual: Annotated[
+        bool, typer.Option("--residual/--no-residual", help="Skip connections.", rich_help_panel=MODEL)
+    ] = False,
+    norm: Annotated[bool, typer.Option("--norm/--no-norm", help="Layer normalisation.", rich_help_panel=MODEL)] = False,
+    depth: Annotated[int, typer.Option(help="Number of blocks.", rich_help_panel=MODEL)] = 8,
+    dim: Annotated[int, typer.Option(help="Width of a token.", rich_help_panel=MODEL)] = 64,
+    heads: Annotated[int, typer.Option(help="Heads per block; must divide --dim.", rich_help_panel=MODEL)] = 4,
+    patch_size: Annotated[
+        int | None, typer.Option(help="Side of a patch in pixels.", show_default="by image size", rich_help_panel=MODEL)
+    ] = None,
+    slope: Annotated[
+        float | None,
+        typer.Option(help="Negative slope of the activation.", show_default="1 - sqrt(2/depth)", rich_help_panel=MODEL),
+    ] = None,
+    epochs: Annotated[int, typer.Option(help="Passes over the training images.", rich_help_panel=RECIPE)] = 20,
+    batch_size: Annotated[int, typer.Option(help="Images per step.", rich_help_panel=RECIPE)] = 32,
+    lr: Annotated[
+        float | None,
+        typer.Option(help="Peak learning rate.", show_default="3e-4, beyond depth 16 2e-4", rich_help_panel=RECIPE),
+    ] = None,
+    weight_decay: Annotated[float, typer.Option(help="AdamW's decay of matrices.", rich_help_panel=RECIPE)] = 0.01,
+    clip: Annotated[float, typer.Option(help="Largest norm of a gradient.", rich_help_panel=RECIPE)] = 1.0,
+    seed: Annotated[int, typer.Option(help="Decides the weights and the order of images.", rich_help_panel=RECIPE)] = 0,
+    device: Annotated[Literal["cpu", "cuda"], typer.Option(help="Where to compute.", rich_help_panel=RECIPE)] = "cpu",
+) -> None:
+    """Train an image classifier, by default with orthogonal attention and without skips and normalisation.
+
+    Killed at any moment, the same command continues after the last finished epoch and ends with the same weights.
+    Writes checkpoint/, metrics.json and curve.png into --out.
+
+    [bold]Examples[/bold]
+
+    [cyan]osa train digits --out runs/digits[/cyan]
+
+    [cyan]osa train digits --out runs/softmax --attention softmax[/cyan]
+
+    [cyan]osa train digits --out runs/vit --attention softmax --residual --norm[/cyan]
+
+    [cyan]osa train --data mine.npz --out runs/mine --patch-size 4[/cyan]
+    """
+    from osa_runtime.errors import InputError
+    from osa_runtime.training.dependencies import require
+
+    if (dataset is None) == (data is None):
+        raise InputError("Give either a data set (digits, mnist, fashion-mnist) or your own file with --data FILE.npz.")
+    require("torch", "safetensors", "matplotlib")
+
+    from rich.console import Console
+
+    from osa_runtime.cli.training_progress import TrainingProgress
+    from osa_runtime.training import TrainingSettings, load_dataset, train_classifier
+
+    settings = TrainingSettings(
+        attention, power, conditioning, residual, norm, depth, dim, heads, patch_size, slope,
+        epochs, batch_size, lr, weight_decay, clip, seed, device,
+    )  # fmt: skip
+    console = Console()
+    images = load_dataset(dataset, file=data, folder=data_dir)
+    try:
+        with TrainingProgress(console) as progress:
+            result = train_classifier(images, settings, out, force=force, observer=progress)
+    except KeyboardInterrupt:
+        typer.echo("Stopped; the same command continues after the last finished epoch.", err=True)
+        raise
+    typer.echo(
+        f"Test accuracy {100 * result.test_accuracy:.2f} % after {settings.epochs} epochs in {result.seconds:.1f} s.\n"
+        f"Wrote {', '.join(str(path) for path in result.folder.results)}"
+    )

@@ -1,0 +1,137 @@
+"""Labelled images ready for training: split, standardised, and with a fingerprint of their content."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from osa_runtime.errors import DataError
+from osa_runtime.training.catalogue import DIGITS, data_folder, find_known, local_copy
+from osa_runtime.training.dependencies import require
+from osa_runtime.training.npz import LabelledImages, check_images, read_npz
+
+_TEST_FRACTION = 0.2
+
+
+@dataclasses.dataclass(frozen=True)
+class Dataset:
+    """Images (n, channels, height, width) of zero mean and unit variance in float32; labels (n,) in int64.
+
+    ``mean`` and ``std`` are per channel, from the training images alone, in the units of the stored pixels:
+    whoever feeds the trained model applies (pixel - mean) / std first.
+    """
+
+    name: str
+    x_train: NDArray[np.float32]
+    y_train: NDArray[np.int64]
+    x_test: NDArray[np.float32]
+    y_test: NDArray[np.int64]
+    classes: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    sha256: str
+
+    @property
+    def channels(self) -> int:
+        return int(self.x_train.shape[1])
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        return int(self.x_train.shape[2]), int(self.x_train.shape[3])
+
+
+def load_dataset(
+    name: str | None = None, *, file: str | os.PathLike[str] | None = None, folder: str | os.PathLike[str] | None = None
+) -> Dataset:
+    """Load a known data set by ``name``, or the user's own from an ``.npz`` ``file``."""
+    if file is not None:
+        path = Path(file)
+        return _prepare(path.name, *read_npz(path))
+    known = find_known(name or "")
+    if known is DIGITS:
+        return _prepare(known.name, _digits(), None)
+    path = local_copy(known, data_folder(folder))
+    if not path.exists():
+        raise DataError(f"The data set {known.name} is not in {path.parent}; get it with: osa data fetch {known.name}")
+    return _prepare(known.name, *read_npz(path))
+
+
+def _digits() -> LabelledImages:
+    require("sklearn")
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    return check_images(digits.images, digits.target)
+
+
+def _prepare(name: str, train: LabelledImages, test: LabelledImages | None) -> Dataset:
+    if test is None:
+        train, test = _split(name, train)
+    classes = _count_classes(name, train, test)
+    with np.errstate(over="ignore", invalid="ignore"):  # _standardise reports what overflows
+        mean, std = _channel_statistics(train.x)
+        x_train, x_test = (_standardise(name, part.x, mean, std) for part in (train, test))
+    return Dataset(
+        name, x_train, train.y, x_test, test.y, classes, _floats(mean), _floats(std), _fingerprint(train, test)
+    )
+
+
+def _split(name: str, images: LabelledImages) -> tuple[LabelledImages, LabelledImages]:
+    """Set a fifth aside for testing: the same fifth for every seed, so that seeds can be compared.
+
+    RandomState, since its stream is frozen for ever; a Generator's may change between numpy versions.
+    """
+    count = len(images.y)
+    held_out = max(1, round(count * _TEST_FRACTION))
+    if count < 2:
+        raise DataError(f"{name} holds {count} image; at least 2 are needed, one to train on and one to test with.")
+    order = np.random.RandomState(0).permutation(count)
+    test, train = order[:held_out], order[held_out:]
+    return LabelledImages(images.x[train], images.y[train]), LabelledImages(images.x[test], images.y[test])
+
+
+def _count_classes(name: str, train: LabelledImages, test: LabelledImages) -> int:
+    largest = int(max(train.y.max(), test.y.max()))
+    total = len(train.y) + len(test.y)
+    if largest == 0:
+        raise DataError(f"{name}: every label is 0; at least two classes are needed.")
+    if largest >= total:
+        raise DataError(
+            f"{name}: the label {largest} is too large for {total} images; number the classes 0, 1, 2 and so on."
+        )
+    return largest + 1
+
+
+def _channel_statistics(x: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    mean = x.mean(axis=(0, 1, 2), dtype=np.float64)
+    std = x.std(axis=(0, 1, 2), dtype=np.float64)
+    # A constant channel (an opaque alpha, say) carries nothing; dividing by its zero would make NaN of it.
+    return mean, np.where(std > 0, std, 1.0)
+
+
+def _standardise(
+    name: str, x: NDArray[Any], mean: NDArray[np.float64], std: NDArray[np.float64]
+) -> NDArray[np.float32]:
+    scaled = (x.astype(np.float32) - mean.astype(np.float32)) / std.astype(np.float32)
+    if not np.isfinite(scaled).all():
+        raise DataError(f"{name}: the pixel values exceed the range of float32; scale them to about 1.")
+    return np.ascontiguousarray(scaled.transpose(0, 3, 1, 2))
+
+
+def _floats(values: NDArray[np.float64]) -> tuple[float, ...]:
+    return tuple(float(value) for value in values)
+
+
+def _fingerprint(train: LabelledImages, test: LabelledImages) -> str:
+    """A digest of all images and labels: a resumed run must not continue on other data."""
+    digest = hashlib.sha256()
+    for array in (train.x, train.y, test.x, test.y):
+        digest.update(f"{array.shape}{array.dtype.str}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,147 @@
+"""The training loop: one epoch, its evaluation, and nothing about files or screens."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Iterator
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from osa_runtime.errors import ExponentRangeError, OsaError
+from osa_runtime.training.datasets import Dataset
+from osa_runtime.training.settings import TrainingSettings
+
+_EVALUATION_BATCH = 512
+
+
+@dataclasses.dataclass(frozen=True)
+class EpochRecord:
+    """What one epoch achieved; the test figures are only reported, nothing is chosen by them."""
+
+    epoch: int
+    train_loss: float
+    train_accuracy: float
+    test_loss: float
+    test_accuracy: float
+    seconds: float
+
+
+class Observer(Protocol):
+    """Someone who watches a run, such as a progress bar."""
+
+    def begin(self, epochs: int, steps: int, finished: int) -> None: ...
+
+    def step(self, epoch: int, loss: float, accuracy: float) -> None: ...
+
+    def epoch(self, record: EpochRecord) -> None: ...
+
+
+class Trainer:
+    """A model with its optimizer and schedule; :meth:`run_epoch` may be called once per epoch, in order."""
+
+    def __init__(self, model: nn.Module, data: Dataset, settings: TrainingSettings) -> None:
+        self.model = model.to(settings.device)
+        self.settings = settings
+        self.train_set = _tensors(data.x_train, data.y_train, settings.device)
+        self.test_set = _tensors(data.x_test, data.y_test, settings.device)
+        self.steps = math.ceil(len(data.y_train) / settings.batch_size)
+        self.optimizer = _optimizer(model, settings)
+        self.schedule = torch.optim.lr_scheduler.OneCycleLR(
+            self.optimizer,
+            max_lr=[group["lr"] for group in self.optimizer.param_groups],
+            # One more than there are batches: the schedule also steps after the last one.
+            total_steps=settings.epochs * self.steps + 1,
+        )
+
+    def run_epoch(self, epoch: int, observer: Observer) -> EpochRecord:
+        started = time.perf_counter()
+        self.model.train()
+        average = _Average()
+        for step, (x, y) in enumerate(self._batches(epoch), start=1):
+            logits, loss = self._step(x, y, f"epoch {epoch}, step {step}")
+            average.add(loss, logits, y)
+            observer.step(epoch, average.loss, average.accuracy)
+        test = self.evaluate()
+        seconds = time.perf_counter() - started
+        return EpochRecord(epoch, average.loss, average.accuracy, test.loss, test.accuracy, seconds)
+
+    @torch.no_grad()
+    def evaluate(self) -> _Average:
+        self.model.eval()
+        average = _Average()
+        for x, y in zip(*(part.split(_EVALUATION_BATCH) for part in self.test_set), strict=True):
+            logits = self.model(x)
+            average.add(nn.functional.cross_entropy(logits, y).item(), logits, y)
+        return average
+
+    def _batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Shuffled by seed and epoch alone, so that a resumed run sees the order it would have seen."""
+        x, y = self.train_set
+        generator = torch.Generator().manual_seed((self.settings.seed * 1_000_003 + epoch) % 2**63)
+        order = torch.randperm(len(y), generator=generator).to(y.device)
+        for chosen in order.split(self.settings.batch_size):
+            yield x[chosen], y[chosen]
+
+    def _step(self, x: Tensor, y: Tensor, moment: str) -> tuple[Tensor, float]:
+        try:
+            logits = self.model(x)
+        except ExponentRangeError as error:
+            raise ExponentRangeError(f"Training stopped at {moment}: {error} {_remedy(self.settings)}") from error
+        loss = nn.functional.cross_entropy(logits, y)
+        self.optimizer.zero_grad()
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
+        value = loss.item()
+        if not (math.isfinite(value) and math.isfinite(float(norm))):
+            raise OsaError(
+                f"Training stopped at {moment}: the loss is {value} and its gradient's norm {float(norm)}. "
+                f"{_remedy(self.settings)}"
+            )
+        self.optimizer.step()
+        self.schedule.step()
+        return logits.detach(), value
+
+
+@dataclasses.dataclass
+class _Average:
+    """Loss and accuracy over the images seen so far, in double precision."""
+
+    total: float = 0.0
+    correct: int = 0
+    count: int = 0
+
+    def add(self, loss: float, logits: Tensor, y: Tensor) -> None:
+        self.total += loss * len(y)
+        self.correct += int((logits.argmax(dim=1) == y).sum())
+        self.count += len(y)
+
+    @property
+    def loss(self) -> float:
+        return self.total / self.count
+
+    @property
+    def accuracy(self) -> float:
+        return self.correct / self.count
+
+
+def _optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.AdamW:
+    """AdamW that decays matrices only: shrinking a bias or the attention's scale regularises nothing."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups = [
+        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": settings.weight_decay},
+        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    assert settings.lr is not None, "settings must be resolved"
+    return torch.optim.AdamW(groups, lr=settings.lr)
+
+
+def _tensors(x: object, y: object, device: str) -> tuple[Tensor, Tensor]:
+    return torch.as_tensor(x, device=device), torch.as_tensor(y, device=device)
+
+
+def _remedy(settings: TrainingSettings) -> str:
+    return f"Start anew with --force and a smaller --lr (it was {settings.lr}), or with --norm or --residual."

@@ -1,0 +1,170 @@
+"""One training run from settings and data to a finished folder, and its continuation after a kill."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from osa_runtime.errors import MissingDependencyError
+from osa_runtime.models import SkiplessViT, ViTConfig, save_checkpoint
+from osa_runtime.training.curve import draw_curve
+from osa_runtime.training.datasets import Dataset
+from osa_runtime.training.loop import EpochRecord, Observer, Trainer
+from osa_runtime.training.metrics import write_metrics
+from osa_runtime.training.settings import TrainingSettings
+from osa_runtime.training.state import RunFolder, damaged_state, load_state, save_state
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingResult:
+    """A finished run: its folder and what every epoch achieved."""
+
+    folder: RunFolder
+    settings: TrainingSettings
+    history: tuple[EpochRecord, ...]
+
+    @property
+    def test_accuracy(self) -> float:
+        """Of the last epoch, not of the best: choosing by the test set would flatter."""
+        return self.history[-1].test_accuracy
+
+    @property
+    def seconds(self) -> float:
+        return sum(record.seconds for record in self.history)
+
+
+class _Silent:
+    def begin(self, epochs: int, steps: int, finished: int) -> None: ...
+
+    def step(self, epoch: int, loss: float, accuracy: float) -> None: ...
+
+    def epoch(self, record: EpochRecord) -> None: ...
+
+
+def train_classifier(
+    data: Dataset,
+    settings: TrainingSettings,
+    out: str | os.PathLike[str],
+    *,
+    force: bool = False,
+    observer: Observer | None = None,
+) -> TrainingResult:
+    """Train a :class:`SkiplessViT` on ``data`` into the folder ``out``, or continue a run that was killed there."""
+    settings = settings.resolved(data.image_size)
+    folder = RunFolder(Path(out))
+    _check_device(settings.device)
+    config = _model_config(data, settings)
+    if not force:
+        folder.refuse_finished()
+    with _reproducible(settings):
+        run = _Run(data, settings, config, folder)
+        run.restart() if force or not folder.state.exists() else run.resume()
+        run.train(observer or _Silent())
+        return run.finish()
+
+
+class _Run:
+    """The moving parts of one run: the trainer, the history so far, and the folder."""
+
+    def __init__(self, data: Dataset, settings: TrainingSettings, config: ViTConfig, folder: RunFolder) -> None:
+        self.data, self.settings, self.folder = data, settings, folder
+        self.identity = {**settings.as_dict(), "data": data.name, "data_sha256": data.sha256}
+        self.model = SkiplessViT(config)
+        self.trainer = Trainer(self.model, data, settings)
+        self.history: list[EpochRecord] = []
+
+    def restart(self) -> None:
+        """Write the state of epoch 0 first: an unwritable folder should show before training, not after."""
+        self._save()
+        self.folder.remove_results()
+
+    def resume(self) -> None:
+        state = load_state(self.folder.state, self.identity)
+        try:
+            self.model.load_state_dict(state["model"])
+            self.trainer.optimizer.load_state_dict(state["optimizer"])
+            self.trainer.schedule.load_state_dict(state["schedule"])
+            self.history = [EpochRecord(**record) for record in state["history"]]
+            _set_random_state(state["random"])
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise damaged_state(self.folder.state, "it does not fit the model") from error
+
+    def train(self, observer: Observer) -> None:
+        observer.begin(self.settings.epochs, self.trainer.steps, len(self.history))
+        for epoch in range(len(self.history) + 1, self.settings.epochs + 1):
+            record = self.trainer.run_epoch(epoch, observer)
+            self.history.append(record)
+            self._save()
+            observer.epoch(record)
+
+    def finish(self) -> TrainingResult:
+        """Write the results; the state goes last, so that a kill in between only repeats this."""
+        result = TrainingResult(self.folder, self.settings, tuple(self.history))
+        save_checkpoint(self.model.cpu().eval(), self.folder.checkpoint, replace=True)
+        draw_curve(result.history, self._title(), self.folder.curve)
+        parameters = sum(parameter.numel() for parameter in self.model.parameters())
+        write_metrics(self.folder.metrics, self.settings, self.data, result.history, parameters)
+        self.folder.remove_state()
+        return result
+
+    def _save(self) -> None:
+        content = {
+            "model": self.model.state_dict(),
+            "optimizer": self.trainer.optimizer.state_dict(),
+            "schedule": self.trainer.schedule.state_dict(),
+            "history": [dataclasses.asdict(record) for record in self.history],
+            "random": _random_state(),
+        }
+        save_state(self.folder.state, self.identity, content)
+
+    def _title(self) -> str:
+        settings = self.settings
+        extras = [name for name, on in (("skips", settings.residual), ("norm", settings.norm)) if on]
+        design = " + ".join([settings.attention, *extras]) if extras else f"{settings.attention}, skipless, no norm"
+        return f"{self.data.name} · {design} · depth {settings.depth} · seed {settings.seed}"
+
+
+def _model_config(data: Dataset, settings: TrainingSettings) -> ViTConfig:
+    names = ("attention", "power", "conditioning", "residual", "norm", "depth", "dim", "heads", "patch_size", "slope")
+    fields = {name: getattr(settings, name) for name in names}
+    return ViTConfig(image_size=data.image_size, channels=data.channels, classes=data.classes, **fields)
+
+
+def _check_device(device: str) -> None:
+    if device == "cuda" and not torch.cuda.is_available():
+        raise MissingDependencyError(
+            f"--device cuda was asked for, but PyTorch {torch.__version__} finds no CUDA device; use --device cpu, "
+            "or a machine with an NVIDIA GPU and a CUDA build of PyTorch."
+        )
+
+
+@contextlib.contextmanager
+def _reproducible(settings: TrainingSettings) -> Iterator[None]:
+    """Seed torch and ask for deterministic kernels; afterwards the caller's generator is as it was."""
+    # cuBLAS reads this once, when it starts; without it its sums may differ from run to run.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    mode = torch.get_deterministic_debug_mode()
+    before = _random_state()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.manual_seed(settings.seed)
+    try:
+        yield
+    finally:
+        torch.set_deterministic_debug_mode(mode)
+        _set_random_state(before)
+
+
+def _random_state() -> dict[str, Any]:
+    return {"cpu": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []}
+
+
+def _set_random_state(state: dict[str, Any]) -> None:
+    torch.set_rng_state(state["cpu"])
+    if state["cuda"]:
+        torch.cuda.set_rng_state_all(state["cuda"])

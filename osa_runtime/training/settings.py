@@ -1,0 +1,88 @@
+"""Everything that decides the result of a training run, in one frozen and validated object."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+from osa_runtime.errors import ConfigError
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingSettings:
+    """The settings of one run; two runs with equal settings and data give equal weights on one machine.
+
+    ``lr`` and ``slope`` may be left ``None``: :meth:`resolved` then fills in what suits the depth.
+    The fields of the model itself are checked by its own configuration.
+    """
+
+    attention: str = "osa"
+    power: int = 3
+    conditioning: str = "none"
+    residual: bool = False
+    norm: bool = False
+    depth: int = 8
+    dim: int = 64
+    heads: int = 4
+    patch_size: int | None = None
+    slope: float | None = None
+    epochs: int = 20
+    batch_size: int = 32
+    lr: float | None = None
+    weight_decay: float = 0.01
+    clip: float = 1.0
+    seed: int = 0
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        for name in ("depth", "dim", "heads", "epochs", "batch_size"):
+            _check(name, getattr(self, name), getattr(self, name) >= 1, "a whole number of 1 or more")
+        _check("seed", self.seed, 0 <= self.seed < 2**63, "between 0 and 2**63 - 1")
+        _check("weight_decay", self.weight_decay, _finite(self.weight_decay) and self.weight_decay >= 0, "0 or more")
+        _check("clip", self.clip, _finite(self.clip) and self.clip > 0, "a number above 0")
+        _check("lr", self.lr, self.lr is None or (_finite(self.lr) and self.lr > 0), "a number above 0, such as 3e-4")
+        _check("patch_size", self.patch_size, self.patch_size is None or self.patch_size >= 1, "1 or more")
+        _check("device", self.device, self.device in ("cpu", "cuda"), "cpu or cuda")
+
+    def resolved(self, image_size: tuple[int, int]) -> TrainingSettings:
+        """The same settings with every ``None`` replaced by what suits the depth and the images."""
+        from osa_runtime.nn.initialisation import default_slope  # here, because it imports torch
+
+        return dataclasses.replace(
+            self,
+            lr=default_lr(self.depth) if self.lr is None else self.lr,
+            slope=default_slope(self.depth) if self.slope is None else self.slope,
+            patch_size=default_patch_size(image_size) if self.patch_size is None else self.patch_size,
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def default_lr(depth: int) -> float:
+    """Every layer of a skipless net passes its error on in full, so deep ones take smaller steps."""
+    return 3e-4 if depth <= 16 else 2e-4
+
+
+def default_patch_size(image_size: tuple[int, int]) -> int:
+    """The smallest patch that divides the image and leaves 4 to 64 tokens; single pixels only as the last resort."""
+    height, width = image_size
+    divisors = [p for p in range(1, min(height, width) + 1) if height % p == 0 and width % p == 0]
+    fitting = [p for p in divisors if 4 <= (height // p) * (width // p) <= 64]
+    larger = [p for p in fitting if p > 1]
+    if not fitting:
+        raise ConfigError(
+            f"No patch size cuts images of {height}×{width} pixels into 4 to 64 patches; choose one with --patch-size "
+            f"(it must divide both sides: {', '.join(map(str, divisors))}), or crop or pad the images."
+        )
+    return min(larger or fitting)
+
+
+def _finite(value: float) -> bool:
+    return math.isfinite(value)
+
+
+def _check(name: str, value: object, valid: bool, expected: str) -> None:
+    if not valid:
+        raise ConfigError(f"--{name.replace('_', '-')} is {value}, but must be {expected}.")

@@ -1,0 +1,116 @@
+"""The files of a run's folder, and the state from which a killed run continues.
+
+    OUT/state.pt        while the run is under way: weights, optimizer, schedule, random numbers, history
+    OUT/checkpoint/     when it is finished: config.json and model.safetensors of the last epoch
+    OUT/metrics.json    when it is finished
+    OUT/curve.png       when it is finished
+
+``state.pt`` is replaced in one step after every epoch and removed last of all, so that at whatever moment the run
+is killed the folder says truly how far it came.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from osa_runtime.atomic import atomic_file
+from osa_runtime.errors import CheckpointError, InputError, StorageError
+
+_FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class RunFolder:
+    """The paths of one run."""
+
+    path: Path
+
+    @property
+    def state(self) -> Path:
+        return self.path / "state.pt"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.path / "checkpoint"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.json"
+
+    @property
+    def curve(self) -> Path:
+        return self.path / "curve.png"
+
+    @property
+    def results(self) -> tuple[Path, ...]:
+        return self.checkpoint, self.metrics, self.curve
+
+    def refuse_finished(self) -> None:
+        """Never overwrite results: only an unfinished run, or an empty place, may be trained into."""
+        present = [path.name for path in self.results if path.exists()]
+        if present and not self.state.exists():
+            raise InputError(
+                f"{self.path} holds a finished run ({', '.join(present)}); choose another --out, "
+                "or train anew with --force, which replaces it."
+            )
+
+    def remove_results(self) -> None:
+        for path in self.results:
+            _remove(path)
+
+    def remove_state(self) -> None:
+        _remove(self.state)
+
+
+def save_state(path: Path, identity: dict[str, Any], content: dict[str, Any]) -> None:
+    """Write the state of a run; ``identity`` is what must be equal when the run is resumed."""
+    buffer = io.BytesIO()
+    torch.save({"format": _FORMAT, "identity": identity, **content}, buffer)
+    # Through memory, because torch reports a full disk as an unspecific RuntimeError.
+    with atomic_file(path) as temporary:
+        temporary.write_bytes(buffer.getbuffer())
+
+
+def load_state(path: Path, identity: dict[str, Any]) -> dict[str, Any]:
+    """Read the state of a run, after checking that it belongs to a run with this ``identity``."""
+    state = _read(path)
+    changes = _differences(state["identity"], identity)
+    if changes:
+        raise InputError(
+            f"{path.parent} holds an unfinished run with other settings: {'; '.join(changes)}. "
+            "Give the same settings to continue it, choose another --out, or start anew with --force."
+        )
+    return state
+
+
+def damaged_state(path: Path, reason: str) -> CheckpointError:
+    return CheckpointError(f"{path} cannot be read as the state of a run ({reason}); start anew with --force.")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
+        raise damaged_state(path, type(error).__name__) from error
+    if not isinstance(state, dict) or state.get("format") != _FORMAT:
+        raise damaged_state(path, f"expected format {_FORMAT}")
+    return state
+
+
+def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    return [f"{name.replace('_', '-')} was {before.get(name)} and is now {now.get(name)}" for name in names]
+
+
+def _remove(path: Path) -> None:
+    try:
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    except OSError as error:
+        raise StorageError(f"Cannot remove {path}: {error.strerror or error}; remove it by hand.") from error

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from osa_runtime.errors import ConfigError
+from osa_runtime.training import TrainingSettings
+from osa_runtime.training.settings import default_patch_size
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        pytest.param("epochs", 0, id="no epochs"),
+        pytest.param("batch_size", -4, id="negative batch"),
+        pytest.param("depth", 0, id="no layers"),
+        pytest.param("lr", 0.0, id="zero rate"),
+        pytest.param("lr", math.nan, id="NaN rate"),
+        pytest.param("clip", math.inf, id="infinite clip"),
+        pytest.param("weight_decay", -0.1, id="negative decay"),
+        pytest.param("seed", -1, id="negative seed"),
+        pytest.param("patch_size", 0, id="empty patch"),
+        pytest.param("device", "tpu", id="unknown device"),
+    ],
+)
+def test_a_bad_value_is_named_by_its_flag(field: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=f"--{field.replace('_', '-')} is {value}"):
+        TrainingSettings(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("size", "patch"),
+    [((8, 8), 2), ((28, 28), 4), ((32, 32), 4), ((2, 2), 1), ((7, 5), 1), ((224, 224), 28)],
+    ids=str,
+)
+def test_the_default_patch_leaves_4_to_64_tokens(size: tuple[int, int], patch: int) -> None:
+    assert default_patch_size(size) == patch
+
+
+@pytest.mark.parametrize("size", [(97, 97), (1, 3)], ids=["prime sides", "almost no pixels"])
+def test_images_without_a_fitting_patch_ask_for_one(size: tuple[int, int]) -> None:
+    with pytest.raises(ConfigError, match="--patch-size"):
+        default_patch_size(size)
+
+
+def test_defaults_follow_the_depth() -> None:
+    shallow, deep = (TrainingSettings(depth=depth).resolved((8, 8)) for depth in (8, 32))
+    assert (shallow.slope, shallow.lr) == (0.5, 3e-4)
+    assert (deep.slope, deep.lr) == (0.75, 2e-4)
+
+
+def test_chosen_values_stay() -> None:
+    settings = TrainingSettings(lr=0.1, slope=0.9, patch_size=4)
+    assert settings.resolved((8, 8)) == settings
