@@ -8,7 +8,9 @@ import typer
 
 from osa_runtime import __version__
 from osa_runtime.cli.boundary import BoundaryGroup, guarded
+from osa_runtime.cli.data import app as data
 from osa_runtime.cli.doctor import doctor
+from osa_runtime.cli.train import train
 
 EPILOG = "Exit codes: 0 success · 1 a check failed · 2 wrong usage · 3 export or environment error"
 
@@ -22,6 +24,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+app.command()(train)
+app.add_typer(data, name="data")
 app.command()(doctor)
 
 
@@ -42,7 +46,11 @@ def osa(
 
     [bold]Start here[/bold]
 
-    [cyan]osa doctor[/cyan]                             what this machine can run
+    [cyan]osa doctor[/cyan]                            what this machine can run
+
+    [cyan]osa train digits --out runs/digits[/cyan]    a first model, on the CPU
+
+    [cyan]osa data list[/cyan]                         the data sets known by name
 
     Every command explains itself and shows examples: [cyan]osa COMMAND --help[/cyan]
     """
