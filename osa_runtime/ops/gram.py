@@ -15,7 +15,6 @@ from torch import Tensor
 
 from osa_runtime.ops.pade import pade_phi1
 from osa_runtime.ops.scaling import (
-    captures_control_flow,
     check_range,
     double_repeatedly,
     most_squarings,
@@ -35,11 +34,12 @@ def lowrank_attention(
     m2_mm = m_mm @ m_mm
     if double:
         return f_nm @ _core_solution(m_mm, m2_mm, w_me, balance, scale, approximant, squarings, True)
-    in_doubt = (core_norm(m_mm, m2_mm) * departure_from_normality(m_mm, m2_mm) > 16.0).any()
+    in_doubt = (rounding_amplification(m_mm, m2_mm) > 8.0).any()
     if not torch.jit.is_scripting():
-        if captures_control_flow():
+        if torch.compiler.is_exporting():
             core = (m_mm, m2_mm, w_me, balance)
             return _branch_in_graph(in_doubt, f_nm, v, scale, core, approximant, squarings)
+    # Under torch.compile this is a graph break: its own branches fail to capture with dynamic sizes (torch 2.13).
     if bool(in_doubt):
         return _in_float64(f_nm, v, scale, approximant, squarings)
     return f_nm @ _core_solution(m_mm, m2_mm, w_me, balance, scale, approximant, squarings, False)
@@ -61,14 +61,14 @@ def gram_core(f_nm: Tensor, v_ne: Tensor, scale: Tensor) -> tuple[Tensor, Tensor
     return scale * torch.cat([-g[..., d:], g[..., :d]], -1), balance * w, balance
 
 
-def departure_from_normality(m: Tensor, m2: Tensor) -> Tensor:
-    """max_j ‖M e_j‖ / max(‖M² e_j‖^½, 1) for each entry: about 1 to 2 where M is close to skew.
+def rounding_amplification(m: Tensor, m2: Tensor) -> Tensor:
+    """max_j ‖M e_j‖² / max(‖M² e_j‖^½, 1) for each entry: what rounding G to float32 is multiplied by in the result.
 
-    Rounding G moves the result by about eps·‖S‖ times this ratio. It is large where S is small by cancellation:
-    K almost a multiple of Q, or tokens that are dominated by their mean.
+    It is about ‖S‖ where M is close to skew, and larger where S is small by cancellation: K almost a multiple of
+    Q, or tokens that are dominated by their mean.
     """
-    column, column2 = m.detach().square().sum(-2).sqrt(), m2.detach().square().sum(-2).sqrt()
-    return (column / column2.sqrt().clamp(min=1.0)).amax(-1)
+    square, square2 = m.detach().square().sum(-2), m2.detach().square().sum(-2)
+    return (square / square2.sqrt().sqrt().clamp(min=1.0)).amax(-1)
 
 
 def core_norm(m: Tensor, m2: Tensor) -> Tensor:

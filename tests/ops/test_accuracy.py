@@ -1,0 +1,167 @@
+"""Accuracy against the float64 reference, over sizes, norms and the inputs that break naive forms."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch import Tensor
+
+from osa_runtime.ops import orthogonal_attention, reference
+from exponents import normal, relative_error, scale_for
+
+# Relative Frobenius error of a float32 result, by ‖S‖₂.
+BOUNDS = {0.01: 2e-6, 0.5: 2e-6, 2.0: 2e-6, 5.0: 2e-6, 16.0: 1e-5, 50.0: 1e-5, 160.0: 1e-4, 500.0: 1e-4}
+SIZES = [(1, 1), (1, 64), (2, 1), (3, 2), (5, 8), (16, 16), (17, 64), (65, 32), (129, 64), (197, 64), (257, 128)]
+CHOICES = list(itertools.product(["auto", "dense", "lowrank"], ["taylor", "pade"]))
+
+
+def check(q: Tensor, k: Tensor, v: Tensor, norm: float, bound: float, form: str, approximant: str) -> None:
+    scale = scale_for(q, k, norm).to(q.dtype)
+    actual = orthogonal_attention(q, k, v, scale, form=form, approximant=approximant)
+    expected = reference.orthogonal_attention(q, k, v, scale)
+    assert float(relative_error(actual, expected).max()) <= bound
+
+
+@pytest.mark.parametrize(("form", "approximant"), CHOICES)
+@pytest.mark.parametrize(("tokens", "width"), SIZES, ids=lambda n: str(n))
+def test_random_inputs(tokens: int, width: int, form: str, approximant: str) -> None:
+    for norm, bound in BOUNDS.items():
+        q, k, v = (normal(2, tokens, width, seed=seed) for seed in (1, 2, 3))
+        check(q, k, v[..., : max(1, width // 2)], norm, bound, form, approximant)
+
+
+@pytest.mark.parametrize("norm", [2.0, 50.0, 500.0])
+def test_long_sequences(norm: float) -> None:
+    """Against the paper's evaluation in float64, since the reference would take an N×N eigendecomposition."""
+    q, k, v = (normal(1, 2048, 128, seed=seed) for seed in (1, 2, 3))
+    basis = torch.linalg.qr(torch.cat([q, k], -1).double()).Q
+    scale = scale_for(basis.mT @ q.double(), basis.mT @ k.double(), norm).float()
+    expected = qr_and_matrix_exp(q.double(), k.double(), v.double(), scale.double())
+    assert float(relative_error(orthogonal_attention(q, k, v, scale), expected)) <= BOUNDS[norm]
+
+
+@pytest.mark.parametrize("approximant", ["taylor", "pade"])
+def test_norms_just_around_each_threshold(approximant: str) -> None:
+    """The number of squarings changes at θ·2ˢ; both sides of every step must be as good."""
+    q, k, v = (normal(1, 24, 16, seed=seed) for seed in (4, 5, 6))
+    for step in range(-3, 8):
+        for factor in (0.98, 1.02, 1.5):
+            norm = 0.61 * 2.0**step * factor
+            bound = 2e-6 if norm <= 5 else 2e-7 * norm
+            for form in ("dense", "lowrank"):
+                check(q, k, v, norm, bound, form, approximant)
+
+
+@pytest.mark.parametrize("ratio", [1e-4, 1e-2, 1.0, 1e2, 1e4])
+@pytest.mark.parametrize(("tokens", "width"), [(9, 8), (80, 16), (200, 64)])
+def test_queries_and_keys_of_very_different_size(tokens: int, width: int, ratio: float) -> None:
+    q, k, v = normal(1, tokens, width, seed=1) * ratio, normal(1, tokens, width, seed=2), normal(1, tokens, 4, seed=3)
+    for norm in (0.5, 5.0, 50.0):
+        for form in ("auto", "lowrank"):
+            check(q, k, v, norm, BOUNDS[norm], form, "taylor")
+
+
+@pytest.mark.parametrize("norm", [2.0, 50.0, 500.0])
+@pytest.mark.parametrize("form", ["auto", "dense", "lowrank"])
+def test_rank_deficient_inputs(form: str, norm: float) -> None:
+    q, k = normal(1, 90, 2, seed=1) @ normal(2, 16, seed=2), normal(1, 90, 3, seed=3) @ normal(3, 16, seed=4)
+    check(q, k, normal(1, 90, 5, seed=5), norm, BOUNDS[norm], form, "taylor")
+
+
+@pytest.mark.parametrize("form", ["auto", "dense", "lowrank"])
+@pytest.mark.parametrize("what", ["q = k", "q = 0", "k = 0", "both 0", "scale 0"])
+def test_exponents_that_vanish_leave_v_alone(what: str, form: str) -> None:
+    q, k, v = (normal(2, 40, 8, seed=seed) for seed in (1, 2, 3))
+    if what == "q = k":
+        k = q.clone()
+    if what in ("q = 0", "both 0"):
+        q = torch.zeros_like(q)
+    if what in ("k = 0", "both 0"):
+        k = torch.zeros_like(k)
+    actual = orthogonal_attention(q, k, v, 0.0 if what == "scale 0" else 0.5, form=form)
+    if what == "q = k":
+        # QKᵀ − KQᵀ vanishes by cancellation, which the low-rank form sees only up to rounding.
+        torch.testing.assert_close(actual, v, rtol=0, atol=1e-6)
+    else:
+        assert torch.equal(actual, v)
+
+
+def qr_and_matrix_exp(q: Tensor, k: Tensor, v: Tensor, scale: Tensor) -> Tensor:
+    """The paper's own evaluation, Theorem 2.1, in the precision of its inputs."""
+    basis = torch.linalg.qr(torch.cat([q, k], -1)).Q
+    q_core, k_core = basis.mT @ q, basis.mT @ k
+    core = scale[..., None, None] * (q_core @ k_core.mT - k_core @ q_core.mT)
+    change = torch.linalg.matrix_exp(core) - torch.eye(core.shape[-1], dtype=core.dtype)
+    return v + basis @ (change @ (basis.mT @ v))
+
+
+@pytest.mark.parametrize("norm", [2.0, 50.0, 500.0])
+@pytest.mark.parametrize("distance", [1.0, 0.3, 1e-1, 1e-2, 1e-3, 1e-4])
+@pytest.mark.parametrize(("tokens", "width"), [(100, 8), (197, 64), (300, 32)])
+def test_nearly_parallel_queries_and_keys(tokens: int, width: int, distance: float, norm: float) -> None:
+    q, v = normal(1, tokens, width, seed=1), normal(1, tokens, width, seed=2)
+    k = 3 * (q + distance * normal(1, tokens, width, seed=3))
+    scale = scale_for(q, k, norm).float()
+    expected = reference.orthogonal_attention(q, k, v, scale)
+    ours = float(relative_error(orthogonal_attention(q, k, v, scale), expected))
+    theirs = float(relative_error(qr_and_matrix_exp(q, k, v, scale), expected))
+    assert ours <= max(5 * theirs, BOUNDS[norm])
+
+
+@pytest.mark.parametrize("norm", [2.0, 50.0])
+@pytest.mark.parametrize("mean", [1.0, 3.0, 10.0, 100.0])
+def test_tokens_dominated_by_their_mean(mean: float, norm: float) -> None:
+    """As after a one-sided activation. S cancels, and a float32 Gram matrix alone would lose up to all digits."""
+    tokens = normal(1, 197, 128, seed=1) + mean * normal(1, 1, 128, seed=2)
+    q, k, v = (tokens @ normal(128, 64, seed=seed) for seed in (3, 4, 5))
+    scale = scale_for(q, k, norm).float()
+    expected = reference.orthogonal_attention(q, k, v, scale)
+    theirs = float(relative_error(qr_and_matrix_exp(q, k, v, scale), expected))
+    assert float(relative_error(orthogonal_attention(q, k, v, scale), expected)) <= max(theirs, BOUNDS[norm])
+
+
+@pytest.mark.parametrize("form", ["dense", "lowrank"])
+def test_entries_of_a_batch_with_very_different_norms(form: str) -> None:
+    """The largest norm decides the squarings of all; each entry must be as accurate as alone."""
+    q, k, v = (normal(7, 40, 8, seed=seed) for seed in (1, 2, 3))
+    norms = torch.tensor([5e-4, 5e-3, 0.05, 0.5, 5.0, 50.0, 500.0], dtype=torch.float64)
+    scale = (scale_for(q, k, 1.0) * norms).float()
+    expected = reference.orthogonal_attention(q, k, v, scale)
+    together = relative_error(orthogonal_attention(q, k, v, scale, form=form), expected)
+    bounds = torch.where(norms <= 5, torch.full_like(norms, 2e-6), 2e-7 * norms)
+    assert bool((together <= bounds).all()), together
+    # Relative to the change that attention makes, too: the small entries must not be washed out.
+    change = relative_error(orthogonal_attention(q, k, v, scale, form=form) - v, expected - v)
+    assert float(change[:4].max()) <= 2e-4
+
+
+@pytest.mark.parametrize("form", ["dense", "lowrank"])
+def test_a_neighbour_in_the_batch_changes_nothing_beyond_rounding(form: str) -> None:
+    q, k, v = (normal(2, 40, 8, seed=seed) for seed in (1, 2, 3))
+    alone = orthogonal_attention(q[0], k[0], v[0], 0.02, form=form)
+    for factor in (1.0, 1e3):
+        q[1] *= factor
+        together = orthogonal_attention(q, k, v, 0.02, form=form)[0]
+        assert float(relative_error(together, alone)) <= 1e-6
+
+
+def test_float64_is_accurate_to_its_own_precision() -> None:
+    for form, approximant in CHOICES:
+        q, k, v = (normal(1, 60, 8, seed=seed, dtype=torch.float64) for seed in (1, 2, 3))
+        for norm in (0.5, 5.0, 50.0):
+            check(q, k, v, norm, 1e-14 * (1 + norm), form, approximant)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("form", ["dense", "lowrank"])
+def test_halves_are_only_rounded_at_the_end(dtype: torch.dtype, form: str) -> None:
+    q, k, v = (normal(2, 300, 16, seed=seed, dtype=dtype) for seed in (1, 2, 3))
+    for norm in (0.5, 5.0):
+        check(q.float(), k.float(), v.float(), norm, 2e-6, form, "taylor")
+        scale = scale_for(q, k, norm)
+        actual = orthogonal_attention(q, k, v, scale, form=form)
+        assert actual.dtype == dtype
+        expected = reference.orthogonal_attention(q, k, v, scale)
+        assert float(relative_error(actual, expected).max()) <= torch.finfo(dtype).eps / 2

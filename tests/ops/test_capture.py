@@ -1,0 +1,112 @@
+"""The operator under torch.jit.script, torch.export and torch.compile, with sizes the capture has not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from exponents import normal, scale_for
+from osa_runtime.ops import orthogonal_attention
+from osa_runtime.ops.interception import intercept
+
+FORMS = ["auto", "dense", "lowrank"]
+
+
+class Attention(nn.Module):
+    def __init__(self, form: str, approximant: str = "taylor") -> None:
+        super().__init__()
+        self.alpha = nn.Parameter(torch.tensor([0.05, 0.1, -0.2]))
+        self.form, self.approximant = form, approximant
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        return orthogonal_attention(
+            q, k, v, self.alpha, mask=mask, form=self.form, approximant=self.approximant
+        )
+
+
+def inputs(batch: int, tokens: int, factor: float = 1.0) -> tuple[Tensor, ...]:
+    q, k, v = (normal(batch, 3, tokens, 8, seed=seed) for seed in (1, 2, 3))
+    return q * factor, k, v[..., :5].contiguous(), torch.arange(tokens)[None, None] < tokens - torch.arange(batch)[:, None, None]
+
+
+def agrees(captured: Callable[..., Tensor], eager: nn.Module) -> None:
+    """Sizes on both sides of N = 2d, one token, and norms that need from 0 to 8 squarings."""
+    for batch, tokens, factor in ((2, 40, 0.01), (1, 1, 1.0), (4, 16, 1.0), (3, 77, 30.0)):
+        x = inputs(batch, tokens, factor)
+        torch.testing.assert_close(captured(*x), eager(*x), rtol=0, atol=2e-5)
+    q, k, v, mask = inputs(1, 50)
+    k = q + 1e-3 * k  # the branch to float64
+    q = q * scale_for(q, k, 100.0).float()[..., None, None]
+    torch.testing.assert_close(captured(q, k, v, mask), eager(q, k, v, mask), rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("approximant", ["taylor", "pade"])
+@pytest.mark.parametrize("form", FORMS)
+def test_script(form: str, approximant: str, tmp_path: Path) -> None:
+    eager = Attention(form, approximant).eval()
+    torch.jit.script(eager).save(str(tmp_path / "a.pt"))
+    scripted = torch.jit.load(str(tmp_path / "a.pt"))
+    with torch.no_grad():
+        agrees(scripted, eager)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_export_with_dynamic_batch_and_tokens(form: str, tmp_path: Path) -> None:
+    eager = Attention(form).eval()
+    batch, tokens = torch.export.Dim("batch"), torch.export.Dim("tokens")
+    axes = ({0: batch, 2: tokens},) * 4
+    torch.export.save(torch.export.export(eager, inputs(2, 40), dynamic_shapes=axes), tmp_path / "a.pt2")
+    with torch.no_grad():
+        agrees(torch.export.load(tmp_path / "a.pt2").module(), eager)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["dense", "lowrank"])
+def test_compile_without_gradients(form: str) -> None:
+    """The dense form is one graph; the low-rank form breaks once, at its choice of precision."""
+    torch.compiler.reset()
+    eager = Attention(form).eval()
+    with torch.no_grad():
+        agrees(torch.compile(eager, fullgraph=form == "dense", dynamic=True, backend="aot_eager"), eager)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::FutureWarning:torch._inductor")
+def test_compile_with_gradients() -> None:
+    torch.compiler.reset()
+    eager = Attention("lowrank")
+    x = [t.requires_grad_() if t.is_floating_point() else t for t in inputs(2, 40)]
+    expected = torch.autograd.grad(eager(*x).square().sum(), [*x[:3], eager.alpha])
+    actual = torch.autograd.grad(torch.compile(eager)(*x).square().sum(), [*x[:3], eager.alpha])
+    for a, b in zip(actual, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+def test_a_graph_gives_nan_where_eager_would_raise() -> None:
+    scripted = torch.jit.script(Attention("dense"))
+    q, k, v, mask = inputs(2, 10)
+    q[1] *= 1e9
+    out = scripted(q, k, v, mask)
+    assert bool(out[0].isfinite().all()) and bool(out[1].isnan().all())
+
+
+def test_interception_replaces_the_operator_for_its_time_only() -> None:
+    q, k, v, _ = inputs(1, 4)
+    with intercept(lambda q, k, v, *rest: v + 1):
+        assert torch.equal(orthogonal_attention(q, k, v, 0.1), v + 1)
+    assert not torch.equal(orthogonal_attention(q, k, v, 0.1), v + 1)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
+@pytest.mark.parametrize("form", FORMS)
+def test_cuda_agrees_with_the_cpu(form: str) -> None:
+    eager = Attention(form)
+    on_gpu = Attention(form).cuda()
+    for tokens in (3, 40):
+        x = inputs(2, tokens)
+        torch.testing.assert_close(on_gpu(*(t.cuda() for t in x)).cpu(), eager(*x), rtol=0, atol=2e-5)

@@ -1,0 +1,51 @@
+"""The tables are what the theory says they are, recomputed here from its conditions."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import factorial
+
+import numpy as np
+import pytest
+
+from osa_runtime.ops.coefficients import PADE_EXP, TAYLOR_EXP, TAYLOR_PHI1
+from osa_runtime.ops.scaling import reach
+
+
+def expand(table: tuple[float, ...]) -> np.ndarray:
+    """The power-series coefficients of the three-product scheme, without the constant."""
+    x1, x3, x4, x5, x6, x7, y1, y2 = table
+    a, a2 = np.poly1d([1, 0]), np.poly1d([1, 0, 0])
+    a4 = a2 * (x1 * a + a2)
+    p = y1 * a + y2 * a2 + (x3 * a2 + a4) * (x4 + x5 * a + x6 * a2 + x7 * a4)
+    return p.coeffs[::-1]
+
+
+@pytest.mark.parametrize(("table", "shift"), [(TAYLOR_EXP, 0), (TAYLOR_PHI1, 1)], ids=["exp", "phi1"])
+def test_three_products_reproduce_the_taylor_series(table: tuple[float, ...], shift: int) -> None:
+    wanted = [1 / factorial(power + shift) for power in range(1, 9)]
+    np.testing.assert_allclose(expand(table)[1:], wanted, rtol=1e-13)
+
+
+def test_pade_coefficients_are_the_diagonal_approximant() -> None:
+    m = 4
+    p = [
+        Fraction(factorial(2 * m - j) * factorial(m), factorial(2 * m) * factorial(j) * factorial(m - j))
+        for j in range(m + 1)
+    ]
+    v1, v2, u0, u1 = PADE_EXP
+    assert (p[0], p[2], p[4], p[1], p[3]) == (1, Fraction(3, 28), Fraction(1, 1680), Fraction(1, 2), Fraction(1, 84))
+    assert (v1, v2, u0, u1) == (float(p[2]), float(p[4]), float(p[1]), float(p[3]))
+
+
+@pytest.mark.parametrize("double", [False, True], ids=["float32", "float64"])
+def test_reach_is_where_the_truncation_error_meets_half_an_ulp(double: bool) -> None:
+    half_ulp = 2.0**-53 if double else 2.0**-24
+    limits = {
+        ("taylor", "dense"): (half_ulp * factorial(9)) ** (1 / 8),
+        ("taylor", "lowrank"): (half_ulp * factorial(10)) ** (1 / 9),
+        ("pade", "dense"): (half_ulp * factorial(8) * factorial(9) / factorial(4) ** 2) ** (1 / 8),
+        ("pade", "lowrank"): (half_ulp * factorial(8) * factorial(9) / factorial(4) ** 2) ** (1 / 8),
+    }
+    for (approximant, form), limit in limits.items():
+        assert 0.95 * limit <= reach(approximant, form, double) <= limit
