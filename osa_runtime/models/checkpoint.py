@@ -29,7 +29,9 @@ def save_checkpoint(model: SkiplessViT | SkiplessEncoder, folder: str | Path, *,
 
     name = type(model).__name__
     if name not in MODELS:
-        raise InputError(f"A checkpoint holds one of {', '.join(MODELS)}, got {name}; save your own module's state_dict.")
+        raise InputError(
+            f"A checkpoint holds one of {', '.join(MODELS)}, got {name}; save your own module's state_dict."
+        )
     description = {"version": VERSION, "model": name, "config": model.config.to_dict()}
     weights = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
     with atomic_folder(folder, replace=replace) as temporary:
@@ -68,7 +70,9 @@ def _read_description(path: Path) -> tuple[type[BlockConfig], type[nn.Module], d
             "use the release that wrote it, or save it anew."
         )
     if description.get("model") not in MODELS:
-        raise CheckpointError(f"{path} names the model {description.get('model')!r}, expected one of {', '.join(MODELS)}.")
+        raise CheckpointError(
+            f"{path} names the model {description.get('model')!r}, expected one of {', '.join(MODELS)}."
+        )
     return (*MODELS[description["model"]], description["config"])
 
 

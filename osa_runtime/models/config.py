@@ -22,7 +22,7 @@ class BlockConfig:
     dim: int = 64
     depth: int = 8
     heads: int = 4
-    mlp_ratio: float = 4.0
+    mlp_ratio: float = 2.0
     attention: str = "osa"
     power: int = 3
     conditioning: str = "none"
@@ -31,7 +31,7 @@ class BlockConfig:
     norm: bool = False
     activation: str = "leaky_relu"
     slope: float | None = None  # None: by depth, see nn.initialisation.default_slope
-    alpha: float = 0.01
+    alpha: float = 0.015
     form: str = "auto"
     approximant: str = "taylor"
     squarings: str | int = "auto"
@@ -73,9 +73,11 @@ class BlockConfig:
         unknown = sorted(set(fields) - set(known))
         missing = sorted(n for n, f in known.items() if f.default is dataclasses.MISSING and n not in fields)
         if unknown or missing:
-            parts = [f"unknown: {', '.join(unknown)}"] * bool(unknown) + [f"missing: {', '.join(missing)}"] * bool(missing)
-            raise ConfigError(f"{cls.__name__} does not match these fields ({'; '.join(parts)}).")
-        return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()})
+            raise ConfigError(
+                f"{cls.__name__} does not match these fields: unknown {unknown or 'none'}, missing {missing or 'none'}."
+            )
+        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
+        return cls(**values)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -62,7 +62,7 @@ class SkiplessEncoder(nn.Module):
             raise InputError(f"Expected floats of shape (batch, tokens, {config.features}), got {describe(tokens)}.")
         if not torch.compiler.is_compiling() and not 1 <= tokens.size(1) <= config.max_length:
             raise InputError(
-                f"Expected 1 to {config.max_length} tokens, got {tokens.size(1)}; build the model with a larger max_length."
+                f"Expected 1 to {config.max_length} tokens, got {tokens.size(1)}; the limit is the model's max_length."
             )
         if mask is not None:
             check_mask(mask, tokens.shape[:2])

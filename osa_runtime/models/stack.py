@@ -43,9 +43,7 @@ def _attention(config: BlockConfig) -> nn.Module:
     if config.attention == "softmax":
         return SoftmaxSelfAttention(dim, heads, conditioning=conditioning, spectral_lambda=lam)
     if config.attention == "polynomial":
-        return PolynomialSelfAttention(
-            dim, heads, power=config.power, conditioning=conditioning, spectral_lambda=lam
-        )
+        return PolynomialSelfAttention(dim, heads, power=config.power, conditioning=conditioning, spectral_lambda=lam)
     return OrthogonalSelfAttention(
         dim,
         heads,

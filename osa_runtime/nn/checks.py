@@ -18,9 +18,7 @@ def check_sequence(x: Tensor, mask: Tensor | None, dim: int) -> None:
 
 def check_mask(mask: Tensor, shape: torch.Size) -> None:
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-        raise InputError(
-            f"mask must be a boolean tensor, True for real tokens, got {describe(mask)}; use mask.bool()."
-        )
+        raise InputError(f"mask must be a boolean tensor, True for real tokens, got {describe(mask)}; use mask.bool().")
     if mask.shape != shape:
         raise InputError(f"mask must be (batch, tokens) = {tuple(shape)}, got {tuple(mask.shape)}.")
 

@@ -13,7 +13,7 @@ from osa_runtime.nn.projection import PackedProjection, merge_heads
 from osa_runtime.ops import orthogonal_attention
 from osa_runtime.ops.checks import check_options
 
-DEFAULT_ALPHA = 0.01
+DEFAULT_ALPHA = 0.015
 
 
 class OrthogonalSelfAttention(nn.Module):

@@ -16,9 +16,11 @@ class PackedProjection(nn.Module):
 
     The rows of ``weight`` go head by head, [W_Q; W_K; W_V] in each, so that the product is [Q K V] per head with
     no copy. With spectral conditioning (arXiv 2603.07162) a fixed λI is added to each of W_Q, W_K and W_V; it is
-    never trained, and ``effective_weight`` has it folded in. The trained part then starts at a tenth of λ: the
-    singular values of W + λI lie within [0.9λ, 1.1λ], where an orthogonal W could come arbitrarily close to −λI.
+    never trained, and ``effective_weight`` has it folded in. The trained part then starts at a tenth of λ, so
+    that W + λI is well conditioned; an orthogonal W beside it could come arbitrarily close to −λI.
     """
+
+    correction: Tensor
 
     def __init__(self, dim: int, heads: int, *, conditioning: str = "none", spectral_lambda: float = 1.0) -> None:
         super().__init__()

@@ -129,10 +129,8 @@ def _is_dense(form: str, tokens: int, width: int) -> bool:
 @torch.jit.unused
 def _known_to_fit(tokens: int, width: int) -> bool:
     """N ≤ 2d; in an exported graph with a dynamic N the low-rank form, which is valid for every N."""
-    if isinstance(tokens, int):
+    if not torch.compiler.is_exporting():
         return tokens <= 2 * width
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-    if torch.compiler.is_exporting():
-        return statically_known_true(tokens <= 2 * width)
-    return bool(tokens <= 2 * width)
+    return statically_known_true(tokens <= 2 * width)

@@ -115,7 +115,9 @@ def _check_squarings(squarings: str | int) -> None:
         return
     valid = isinstance(squarings, int) and not isinstance(squarings, bool) and 0 <= squarings <= MOST_FIXED_SQUARINGS
     if not valid:
-        raise InputError(f"squarings must be 'auto' or a whole number from 0 to {MOST_FIXED_SQUARINGS}, got {squarings!r}.")
+        raise InputError(
+            f"squarings must be 'auto' or a whole number from 0 to {MOST_FIXED_SQUARINGS}, got {squarings!r}."
+        )
 
 
 def _kind(x: object) -> str:

@@ -35,10 +35,9 @@ def lowrank_attention(
     if double:
         return f_nm @ _core_solution(m_mm, m2_mm, w_me, balance, scale, approximant, squarings, True)
     in_doubt = (rounding_amplification(m_mm, m2_mm) > 8.0).any()
-    if not torch.jit.is_scripting():
-        if torch.compiler.is_exporting():
-            core = (m_mm, m2_mm, w_me, balance)
-            return _branch_in_graph(in_doubt, f_nm, v, scale, core, approximant, squarings)
+    if not torch.jit.is_scripting() and torch.compiler.is_exporting():
+        core = (m_mm, m2_mm, w_me, balance)
+        return _branch_in_graph(in_doubt, f_nm, v, scale, core, approximant, squarings)
     # Under torch.compile this is a graph break: its own branches fail to capture with dynamic sizes (torch 2.13).
     if bool(in_doubt):
         return _in_float64(f_nm, v, scale, approximant, squarings)
@@ -116,10 +115,11 @@ def _branch_in_graph(
     approximant: str,
     squarings: int,
 ) -> Tensor:
-    def single(f: Tensor, v: Tensor, scale: Tensor, m: Tensor, m2: Tensor, w: Tensor, balance: Tensor) -> Tensor:
+    # Both branches take all operands: torch.cond wants one signature.
+    def single(f: Tensor, v: Tensor, scale: Tensor, m: Tensor, m2: Tensor, w: Tensor, balance: Tensor) -> Tensor:  # noqa: ARG001
         return f @ _core_solution(m, m2, w, balance, scale, approximant, squarings, False)
 
-    def double(f: Tensor, v: Tensor, scale: Tensor, m: Tensor, m2: Tensor, w: Tensor, balance: Tensor) -> Tensor:
+    def double(f: Tensor, v: Tensor, scale: Tensor, m: Tensor, m2: Tensor, w: Tensor, balance: Tensor) -> Tensor:  # noqa: ARG001
         return _in_float64(f, v, scale, approximant, squarings)
 
     result: Tensor = torch.cond(in_doubt, double, single, (f, v, scale, *core))

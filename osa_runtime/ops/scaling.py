@@ -103,7 +103,7 @@ def double_repeatedly(z: Tensor, width: int, squarings: Tensor) -> Tensor:
 def _double_in_graph(z: Tensor, width: int, squarings: Tensor) -> Tensor:
     from torch._higher_order_ops import while_loop
 
-    def unfinished(left: Tensor, z: Tensor) -> Tensor:
+    def unfinished(left: Tensor, z: Tensor) -> Tensor:  # noqa: ARG001  # it takes the whole state
         return left > 0
 
     def double(left: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:

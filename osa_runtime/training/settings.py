@@ -62,7 +62,7 @@ class TrainingSettings:
 
 def default_lr(depth: int) -> float:
     """Every layer of a skipless net passes its error on in full, so deep ones take smaller steps."""
-    return 3e-4 if depth <= 16 else 2e-4
+    return 1e-3 if depth <= 16 else 3e-4
 
 
 def default_patch_size(image_size: tuple[int, int]) -> int:

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from osa_runtime.ops import orthogonal_attention, reference
 from exponents import normal, relative_error, scale_for
+from osa_runtime.ops import orthogonal_attention, reference
 
 # Relative Frobenius error of a float32 result, by ‖S‖₂.
 BOUNDS = {0.01: 2e-6, 0.5: 2e-6, 2.0: 2e-6, 5.0: 2e-6, 16.0: 1e-5, 50.0: 1e-5, 160.0: 1e-4, 500.0: 1e-4}
@@ -25,7 +25,7 @@ def check(q: Tensor, k: Tensor, v: Tensor, norm: float, bound: float, form: str,
 
 
 @pytest.mark.parametrize(("form", "approximant"), CHOICES)
-@pytest.mark.parametrize(("tokens", "width"), SIZES, ids=lambda n: str(n))
+@pytest.mark.parametrize(("tokens", "width"), SIZES, ids=str)
 def test_random_inputs(tokens: int, width: int, form: str, approximant: str) -> None:
     for norm, bound in BOUNDS.items():
         q, k, v = (normal(2, tokens, width, seed=seed) for seed in (1, 2, 3))

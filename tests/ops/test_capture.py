@@ -23,14 +23,17 @@ class Attention(nn.Module):
         self.form, self.approximant = form, approximant
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-        return orthogonal_attention(
-            q, k, v, self.alpha, mask=mask, form=self.form, approximant=self.approximant
-        )
+        return orthogonal_attention(q, k, v, self.alpha, mask=mask, form=self.form, approximant=self.approximant)
 
 
 def inputs(batch: int, tokens: int, factor: float = 1.0) -> tuple[Tensor, ...]:
     q, k, v = (normal(batch, 3, tokens, 8, seed=seed) for seed in (1, 2, 3))
-    return q * factor, k, v[..., :5].contiguous(), torch.arange(tokens)[None, None] < tokens - torch.arange(batch)[:, None, None]
+    return (
+        q * factor,
+        k,
+        v[..., :5].contiguous(),
+        torch.arange(tokens)[None, None] < tokens - torch.arange(batch)[:, None, None],
+    )
 
 
 def agrees(captured: Callable[..., Tensor], eager: nn.Module) -> None:
@@ -91,7 +94,8 @@ def test_a_graph_gives_nan_where_eager_would_raise() -> None:
     q, k, v, mask = inputs(2, 10)
     q[1] *= 1e9
     out = scripted(q, k, v, mask)
-    assert bool(out[0].isfinite().all()) and bool(out[1].isnan().all())
+    assert bool(out[0].isfinite().all())
+    assert bool(out[1].isnan().all())
 
 
 def test_interception_replaces_the_operator_for_its_time_only() -> None:

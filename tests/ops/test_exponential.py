@@ -7,9 +7,9 @@ import pytest
 import scipy.linalg
 import torch
 
+from exponents import normal, scale_for
 from osa_runtime.errors import ExponentRangeError, InputError
 from osa_runtime.ops import attention_matrix, reference, skew_exponential
-from exponents import normal, scale_for
 
 APPROXIMANTS = ["taylor", "pade"]
 

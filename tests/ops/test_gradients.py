@@ -41,7 +41,8 @@ def test_gradients_in_lower_precision(dtype: torch.dtype, form: str) -> None:
     s = 0.05 * (exact[0] @ exact[1].mT - exact[1] @ exact[0].mT)
     ((torch.linalg.matrix_exp(s) @ exact[2]) * weight.double()).sum().backward()
     for actual, expected in zip(leaves, exact, strict=True):
-        assert actual.grad is not None and expected.grad is not None
+        assert actual.grad is not None
+        assert expected.grad is not None
         assert actual.grad.dtype == dtype
         assert float(relative_error(actual.grad, expected.grad).max()) <= 40 * torch.finfo(dtype).eps
 
@@ -52,7 +53,8 @@ def test_gradients_exist_where_everything_is_zero(form: str) -> None:
     v = normal(1, 30, 4).requires_grad_()
     orthogonal_attention(q, k, v, 0.5, form=form).square().sum().backward()
     for leaf in (q, k, v):
-        assert leaf.grad is not None and bool(leaf.grad.isfinite().all())
+        assert leaf.grad is not None
+        assert bool(leaf.grad.isfinite().all())
 
 
 def test_reference_shares_the_value() -> None:
