@@ -35,9 +35,12 @@ def most_squarings(double: bool) -> int:
 
 
 def squarings_needed(norm: Tensor, theta: float, most: int) -> Tensor:
-    """The smallest s with norm / 2ˢ ≤ θ for every entry whose norm is in range, as an integer scalar."""
+    """The smallest s with norm / 2ˢ ≤ θ for every entry whose norm is in range, as an integer scalar.
+
+    A hair more than the logarithm, so that its rounding never leaves a norm just above θ·2ˢ.
+    """
     usable = torch.where(norm <= theta * 2.0**most, norm, torch.zeros_like(norm))
-    return torch.ceil(torch.log2(usable.amax() / theta)).clamp(0, most).to(torch.int64)
+    return torch.ceil(torch.log2(usable.amax() / theta) + 1e-5).clamp(0, most).to(torch.int64)
 
 
 def scale_factor(norm: Tensor, theta: float, squarings: Tensor) -> Tensor:

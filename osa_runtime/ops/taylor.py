@@ -31,7 +31,8 @@ def _without_constant(
 ) -> Tensor:
     x1, x3, x4, x5, x6, x7, y1, y2 = c
     a4 = a2 @ (x1 * a + a2)
-    return y1 * a + y2 * a2 + (x3 * a2 + a4) @ plus_identity(x5 * a + x6 * a2 + x7 * a4, x4)
+    left = x3 * a2 + a4
+    return y1 * a + y2 * a2 + x4 * left + left @ (x5 * a + x6 * a2 + x7 * a4)
 
 
 def plus_identity(a: Tensor, factor: float) -> Tensor:
