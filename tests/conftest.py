@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+# Before torch is imported: test processes with a thread per core each would fight over the cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 

@@ -1,0 +1,1 @@
+"""Exporters: trained models out of the notebook, as ONNX with custom functions, TorchScript and torch.export."""

@@ -1,0 +1,19 @@
+"""The ``ai.osa`` functions, version 1: orthogonal attention in standard ONNX operators, for any runtime.
+
+    OrthogonalAttention(q, k, v, scale[, mask])   exp(scale·(QKᵀ − KQᵀ))·V
+    ├── DenseChange(q, k, v, c)                   (e^S − I)·V through S itself, for N ≤ 2d
+    │   └── SkewExpm1(s)                          e^S − I of skew matrices; SkewExponential(s) is e^S
+    └── LowRankChange(q, k, v, c)                 the same through the Gram matrix of F = [Q K], for N > 2d
+        ├── GramCore(f, v, c)                     M = GJ and W = FᵀV, balanced
+        └── GramSolution(m, m2, w, balance, c)    J·φ₁(M)·W
+    Scaling(norm)                                 2⁻ˢ and s
+    ScaledExpm1, ScaledPhi1Minus1 (a, a2)         the approximant
+
+The mathematics and the names are those of ``osa_runtime/ops``; its README derives them. ``build_functions`` writes
+the definitions for one choice of form, approximant and squarings, so that a model holds no branch it never takes.
+"""
+
+from osa_runtime.exporters.functions.choice import DOMAIN, VERSION, FunctionChoice
+from osa_runtime.exporters.functions.library import build_functions
+
+__all__ = ["DOMAIN", "VERSION", "FunctionChoice", "build_functions"]

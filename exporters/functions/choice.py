@@ -1,0 +1,35 @@
+"""What the function definitions are specialised to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx
+import onnxscript
+
+DOMAIN, VERSION = "ai.osa", 1
+
+osa = onnxscript.values.Opset(DOMAIN, VERSION)
+
+
+@dataclass(frozen=True)
+class FunctionChoice:
+    """``form`` auto decides in the graph by N and d; ``squarings`` None means as many as the data needs.
+
+    A fixed number of squarings leaves no control flow in the graph: no Loop, and no branch to float64. Values
+    beyond what it can represent come out as NaN.
+    """
+
+    form: str = "auto"
+    approximant: str = "taylor"
+    squarings: int | None = None
+    masked: bool = False
+
+    def __post_init__(self) -> None:
+        if self.squarings is not None and self.form == "auto":
+            raise ValueError("With fixed squarings the graph has no branch: choose form dense or lowrank.")
+
+
+def number(value: float) -> onnx.TensorProto:
+    """A constant in float64, which cast to the type of its operand loses nothing in either precision."""
+    return onnx.helper.make_tensor("number", onnx.TensorProto.DOUBLE, [], [value])

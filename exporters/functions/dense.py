@@ -1,0 +1,53 @@
+"""The dense form: the exponential of S as an N×N matrix."""
+
+# ruff: noqa: N802  # functions carry the names they have in the graph
+# mypy: ignore-errors  # onnxscript reads this code as a graph language; types would have no meaning in it
+from __future__ import annotations
+
+import onnx
+from onnxscript import opset18 as op
+from onnxscript import script
+
+from osa_runtime.exporters.functions.choice import FunctionChoice, osa
+from osa_runtime.ops.scaling import most_squarings, reach
+
+
+@script(osa, default_opset=op)
+def SkewNorm(s, s2):
+    """min(‖S‖₁, (‖S²‖_F²/2)^¼), an upper bound of ‖S‖₂ for each skew matrix: (…, 1, 1)."""
+    largest = op.ReduceMax(op.Abs(s2), op.Constant(value_ints=[-2, -1]))
+    unit = s2 / op.Max(largest, op.CastLike(1e-30, s))
+    fourth = op.ReduceSumSquare(unit, op.Constant(value_ints=[-2, -1])) / 2.0
+    by_column = op.ReduceMax(op.ReduceL1(s, op.Constant(value_ints=[-2])), op.Constant(value_ints=[-1]))
+    return op.Min(by_column, op.Sqrt(largest * op.Sqrt(fourth)))
+
+
+@script(osa, default_opset=op)
+def SkewExponential(s):
+    """e^S of skew matrices (batch, heads, n, n): orthogonal, with determinant 1."""
+    size = op.Shape(s, start=-1)
+    identity = op.CastLike(op.EyeLike(op.ConstantOfShape(op.Concat(size, size, axis=0))), s)
+    return identity + osa.SkewExpm1(s)
+
+
+@script(osa, default_opset=op)
+def DenseChange(q, k, v, c):
+    """(e^S − I)·V with S = c(QKᵀ − KQᵀ), skew to the last bit: one product and its own transpose."""
+    half = op.MatMul(q * c, op.Transpose(k, perm=[0, 1, 3, 2]))
+    s = half - op.Transpose(half, perm=[0, 1, 3, 2])
+    return op.MatMul(osa.SkewExpm1(s), v)
+
+
+def dense_functions(choice: FunctionChoice) -> list[onnx.FunctionProto]:
+    reached = reach(choice.approximant, "dense", False)
+    most = reached * 2.0 ** most_squarings(False)
+
+    @script(osa, default_opset=op)
+    def SkewExpm1(s):
+        """e^S − I of skew matrices, by scaling and squaring."""
+        s2 = op.MatMul(s, s)
+        factor, squarings = osa.Scaling(osa.SkewNorm(s, s2), theta=reached, limit=most)
+        e = osa.ScaledExpm1(s * factor, s2 * (factor * factor))
+        return osa.DoubledExpm1(e, squarings)
+
+    return [f.to_function_proto() for f in (SkewNorm, SkewExpm1, SkewExponential, DenseChange)]
