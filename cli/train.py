@@ -61,7 +61,7 @@ def train(
     batch_size: Annotated[int, typer.Option(help="Images per step.", rich_help_panel=RECIPE)] = 32,
     lr: Annotated[
         float | None,
-        typer.Option(help="Peak learning rate.", show_default="3e-4, beyond depth 16 2e-4", rich_help_panel=RECIPE),
+        typer.Option(help="Peak learning rate.", show_default="1e-3, beyond depth 16 3e-4", rich_help_panel=RECIPE),
     ] = None,
     weight_decay: Annotated[float, typer.Option(help="AdamW's decay of matrices.", rich_help_panel=RECIPE)] = 0.01,
     clip: Annotated[float, typer.Option(help="Largest norm of a gradient.", rich_help_panel=RECIPE)] = 1.0,

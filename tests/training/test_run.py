@@ -55,7 +55,7 @@ def test_a_run_leaves_results_and_no_state(images: Dataset, tiny: TrainingSettin
     assert (tmp_path / "run" / "curve.png").read_bytes().startswith(b"\x89PNG")
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert metrics["test_accuracy"] == result.test_accuracy == metrics["epochs"][-1]["test_accuracy"]
-    assert metrics["settings"]["lr"] == 3e-4
+    assert metrics["settings"]["lr"] == 1e-3
     assert metrics["data"]["preprocessing"]["mean"] == list(images.mean)
     assert str(tmp_path) not in json.dumps(metrics)
 
@@ -68,7 +68,7 @@ def test_the_checkpoint_repeats_the_reported_accuracy(images: Dataset, tiny: Tra
 
 
 def test_training_learns(images: Dataset, tiny: TrainingSettings, tmp_path: Path) -> None:
-    settings = dataclasses.replace(tiny, epochs=15, lr=1e-2)
+    settings = dataclasses.replace(tiny, epochs=40, lr=1e-2)
     result = train_classifier(images, settings, tmp_path)
     assert result.history[-1].train_loss < 0.5 * result.history[0].train_loss
     assert result.test_accuracy > 0.9
@@ -239,7 +239,7 @@ def test_a_loss_that_is_not_finite_stops_with_epoch_and_step(
 ) -> None:
     x = images.x_train.copy()
     x[:] = float("nan")
-    with pytest.raises(OsaError, match=r"epoch 1, step 1: the loss is nan .*--lr \(it was 0\.0003\)") as caught:
+    with pytest.raises(OsaError, match=r"epoch 1, step 1: the loss is nan .*--lr \(it was 0\.001\)") as caught:
         train_classifier(dataclasses.replace(images, x_train=x), tiny, tmp_path)
     assert caught.value.exit_code == 3
 

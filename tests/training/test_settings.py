@@ -46,8 +46,8 @@ def test_images_without_a_fitting_patch_ask_for_one(size: tuple[int, int]) -> No
 
 def test_defaults_follow_the_depth() -> None:
     shallow, deep = (TrainingSettings(depth=depth).resolved((8, 8)) for depth in (8, 32))
-    assert (shallow.slope, shallow.lr) == (0.5, 3e-4)
-    assert (deep.slope, deep.lr) == (0.75, 2e-4)
+    assert (shallow.slope, shallow.lr) == (0.5, 1e-3)
+    assert (deep.slope, deep.lr) == (0.75, 3e-4)
 
 
 def test_chosen_values_stay() -> None:
