@@ -10,6 +10,7 @@ from osa_runtime import __version__
 from osa_runtime.cli.boundary import BoundaryGroup, guarded
 from osa_runtime.cli.data import app as data
 from osa_runtime.cli.doctor import doctor
+from osa_runtime.cli.inspect import inspect
 from osa_runtime.cli.train import train
 
 EPILOG = "Exit codes: 0 success · 1 a check failed · 2 wrong usage · 3 export or environment error"
@@ -26,6 +27,7 @@ app = typer.Typer(
 
 app.command()(train)
 app.add_typer(data, name="data")
+app.command()(inspect)
 app.command()(doctor)
 
 

@@ -1,0 +1,53 @@
+"""``osa inspect``: what an exported artifact or an ONNX file holds, and which providers run it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def inspect(
+    artifact: Annotated[Path, typer.Argument(help="An exported folder, or an .onnx file.", show_default=False)],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    graph: Annotated[
+        Path | None, typer.Option("--graph", help="Draw the main graph into this .png or .svg.", show_default=False)
+    ] = None,
+    provider: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--provider",
+            help="cpu or cuda: where to look for kernels; may be given twice.",
+            show_default="cpu and cuda",
+        ),
+    ] = None,
+) -> None:
+    """Show what a model is: inputs and outputs, functions, operators, size, and what each provider cannot run.
+
+    Nothing is run. ONNX Runtime itself is asked which kernels it has; where CUDA does not load, a table answers.
+
+    [bold]Examples[/bold]
+
+    [cyan]osa inspect exported/digits[/cyan]
+
+    [cyan]osa inspect model.onnx --graph model.svg[/cyan]
+
+    [cyan]osa inspect exported/digits --json | jq .graph.operators[/cyan]
+    """
+    from osa_runtime.cli.inspection_tables import show
+    from osa_runtime.exporters.drawing import check_picture_path, draw_artifact
+    from osa_runtime.exporters.inspection import inspect_artifact
+
+    if graph is not None:
+        check_picture_path(graph)
+    inspection = inspect_artifact(artifact, provider or ("cpu", "cuda"))
+    if graph is not None:
+        draw_artifact(artifact, graph)
+    if as_json:
+        typer.echo(json.dumps(inspection.as_dict(), indent=2, ensure_ascii=False))
+    else:
+        show(inspection)
+        if graph is not None:
+            typer.echo(f"\nThe graph is drawn in {graph}")

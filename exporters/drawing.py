@@ -1,0 +1,165 @@
+"""The main graph of a model as a picture, PNG or SVG, drawn with matplotlib alone: no system package is needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from osa_runtime.atomic import atomic_file
+from osa_runtime.errors import InputError, MissingDependencyError
+from osa_runtime.exporters.inspection import onnx_file
+from osa_runtime.exporters.layout import Layout, lay_out
+from osa_runtime.exporters.onnx_reading import read_onnx
+from osa_runtime.exporters.outline import Arrow, Box, Outline, outline
+
+FORMATS = (".png", ".svg")
+DPI, LEAST_DPI, MOST_PIXELS = 160, 50, 30_000
+ROW, HEIGHT, GAP, MARGIN = 0.62, 0.36, 0.22, 0.35  # inches
+STRIP = 0.3  # inches; names the repeated block, along its left side
+LEAST_WIDTH = 6.4  # inches; the legend needs it
+CHARACTER = 0.074  # inches; the mean width of a character at the size of the titles
+# A fixed salt (and no date): the same model gives the same file. Names are never formulas, whatever they hold.
+STYLE: Any = {"svg.hashsalt": "osa", "font.family": "DejaVu Sans", "text.parse_math": False}
+INK, FAINT, PANEL = "#243b53", "#829ab1", "#f0f4f8"
+
+# kind: fill, edge, text, name in the legend
+LOOKS = {
+    "input": ("#ffffff", INK, INK, "input, output"),
+    "output": ("#ffffff", INK, INK, None),
+    "function": ("#0b6e99", "#074b69", "#ffffff", "function of the model"),
+    "product": ("#cfe8f3", "#5b9fbf", INK, "matrix product"),
+    "value": ("#fdecc8", "#d6a541", INK, "elementwise, reduction"),
+    "control": ("#f9d3d3", "#c65b5b", INK, "control flow"),
+    "layout": ("#e9edf1", "#b3c0cc", "#52606d", "shape and order only"),
+}
+
+
+def check_picture_path(path: Path) -> None:
+    """Before any work is done: the name must say which format is wanted."""
+    if path.suffix.lower() not in FORMATS:
+        raise InputError(f"Cannot draw to {path}: expected a name that ends in {' or '.join(FORMATS)}.")
+
+
+def draw_artifact(artifact: Path, path: Path) -> None:
+    """Draw the model in an exported folder or an .onnx file, titled with its name."""
+    file = onnx_file(artifact)
+    draw_graph(read_onnx(file), artifact.resolve().stem, path)
+
+
+def draw_graph(model: onnx.ModelProto, title: str, path: Path) -> None:
+    """Write the picture; ``path`` ends in .png or .svg."""
+    check_picture_path(path)
+    try:
+        import matplotlib as mpl
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError('Drawing needs matplotlib: pip install "osa-runtime[train]".') from error
+    drawn = outline(model)
+    widths = {box.key: _width(box) + GAP for box in drawn.boxes}
+    edges = [(arrow.source, arrow.target) for arrow in drawn.arrows]
+    last = [box.key for box in drawn.boxes if box.kind == "output"]
+    layout = lay_out([box.key for box in drawn.boxes], edges, widths, last)
+    with mpl.rc_context(STYLE), atomic_file(path) as temporary:
+        figure = _figure(drawn, layout, title)
+        suffix = path.suffix.lower().removeprefix(".")
+        metadata = {"Date": None} if suffix == "svg" else {"Software": None}
+        figure.savefig(temporary, format=suffix, dpi=_dpi(figure, path), metadata=metadata, facecolor="white")
+
+
+def _dpi(figure: Any, path: Path) -> float:
+    dpi = min(DPI, MOST_PIXELS / max(figure.get_size_inches()))
+    if path.suffix.lower() == ".png" and dpi < LEAST_DPI:
+        raise InputError("The graph is too large for a legible PNG: draw it as .svg, or keep the functions at export.")
+    return dpi
+
+
+def _figure(drawn: Outline, layout: Layout, title: str) -> Any:
+    # The object interface, not pyplot: no global state, no window, whatever backend the user has configured.
+    from matplotlib.figure import Figure
+
+    places = [x for route in layout.routes.values() for x, _ in route]
+    places += [layout.x[box.key] + side * _width(box) / 2 for box in drawn.boxes for side in (-1, 1)]
+    left, right = min(places) - MARGIN - STRIP, max(places) + MARGIN
+    middle, width = (left + right) / 2, max(right - left, LEAST_WIDTH)
+    top, bottom = -0.85, (layout.layers - 1) * ROW + 0.8
+    figure = Figure(figsize=(width, bottom - top))
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set(xlim=(middle - width / 2, middle + width / 2), ylim=(bottom, top))
+    axes.axis("off")
+    axes.text(middle, top + 0.3, title, ha="center", va="center", fontsize=11, fontweight="bold", color=INK)
+    _draw_panel(axes, drawn, layout)
+    for arrow in drawn.arrows:
+        _draw_arrow(axes, arrow, layout)
+    for box in drawn.boxes:
+        _draw_box(axes, box, layout)
+    _draw_legend(axes, {box.kind for box in drawn.boxes}, middle, bottom - 0.2)
+    return figure
+
+
+def _draw_panel(axes: Any, drawn: Outline, layout: Layout) -> None:
+    from matplotlib.patches import FancyBboxPatch
+
+    members = [box for box in drawn.boxes if box.folded]
+    if not members or drawn.repetition is None:
+        return
+    text = f"{drawn.repetition.name}   × {len(drawn.repetition.blocks)}"
+    left = min(layout.x[box.key] - _width(box) / 2 for box in members) - 0.2 - STRIP
+    right = max(layout.x[box.key] + _width(box) / 2 for box in members) + 0.2
+    rows = [layout.layer[box.key] * ROW for box in members]
+    pad = HEIGHT / 2 + 0.07
+    corner, size = (left, min(rows) - pad), (right - left, max(rows) - min(rows) + 2 * pad)
+    style: dict[str, Any] = dict(boxstyle="round,pad=0,rounding_size=0.12", fc=PANEL, ec="#bcccdc", lw=1, zorder=0)
+    axes.add_patch(FancyBboxPatch(corner, *size, **style))
+    axes.add_patch(FancyBboxPatch(corner, STRIP, size[1], **(style | dict(fc="#d9e2ec"))))
+    style = dict(ha="center", va="center", rotation=90, fontsize=9, fontweight="bold", color=INK)
+    axes.text(left + STRIP / 2, corner[1] + size[1] / 2, text, **style)
+
+
+def _draw_arrow(axes: Any, arrow: Arrow, layout: Layout) -> None:
+    from matplotlib.patches import FancyArrowPatch
+    from matplotlib.path import Path as Curve
+
+    points = [(x, row * ROW) for x, row in layout.routes[arrow.source, arrow.target]]
+    vertices, codes = [(points[0][0], points[0][1] + HEIGHT / 2)], [Curve.MOVETO]
+    for index, (x, y) in enumerate(points[1:], start=1):
+        end = (x, y - HEIGHT / 2 if index == len(points) - 1 else y)
+        bend = (end[1] - vertices[-1][1]) / 2
+        vertices += [(vertices[-1][0], vertices[-1][1] + bend), (end[0], end[1] - bend), end]
+        codes += [Curve.CURVE4] * 3
+    style: dict[str, Any] = dict(
+        arrowstyle="-|>,head_length=3.2,head_width=1.6", color=FAINT, lw=1, zorder=1, shrinkA=0, shrinkB=0
+    )
+    axes.add_patch(FancyArrowPatch(path=Curve(vertices, codes), **style))
+    alone = sum(arrow.source == source or arrow.target == target for source, target in layout.routes) == 1
+    if arrow.label and alone and len(points) == 2 and abs(points[0][0] - points[1][0]) < 0.05:
+        axes.text(points[0][0] + 0.07, points[0][1] + ROW / 2, arrow.label, va="center", fontsize=6.2, color=FAINT)
+
+
+def _draw_box(axes: Any, box: Box, layout: Layout) -> None:
+    from matplotlib.patches import FancyBboxPatch
+
+    fill, edge, ink, _ = LOOKS[box.kind]
+    x, y, width = layout.x[box.key], layout.layer[box.key] * ROW, _width(box)
+    rounding = HEIGHT / 2 if box.kind in ("input", "output") else 0.06
+    style: dict[str, Any] = dict(boxstyle=f"round,pad=0,rounding_size={rounding}", fc=fill, ec=edge, lw=1.1, zorder=2)
+    axes.add_patch(FancyBboxPatch((x - width / 2, y - HEIGHT / 2), width, HEIGHT, **style))
+    weight = "bold" if box.kind in ("function", "input", "output") else "normal"
+    lift = 0.065 if box.detail else 0.0
+    text = dict(ha="center", va="center_baseline", color=ink, zorder=3)
+    axes.text(x, y - lift, box.title, fontsize=8, fontweight=weight, **text)
+    axes.text(x, y + 0.09, box.detail, fontsize=6.2, alpha=0.85, **text)
+
+
+def _draw_legend(axes: Any, kinds: set[str], middle: float, y: float) -> None:
+    entries = [(look[0], look[1], look[3]) for kind, look in LOOKS.items() if kind in kinds and look[3]]
+    total = sum(0.32 + 0.05 * len(name) for *_, name in entries)
+    x = middle - total / 2
+    for fill, edge, name in entries:
+        axes.plot([x], [y], marker="s", ms=7, mfc=fill, mec=edge, clip_on=False)
+        axes.text(x + 0.1, y, name, va="center", fontsize=6.2, color=INK)
+        x += 0.32 + 0.05 * len(name)
+
+
+def _width(box: Box) -> float:
+    return max(0.9, CHARACTER * len(box.title) + 0.3, CHARACTER * 0.76 * len(box.detail) + 0.25)
