@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from osa_runtime.errors import OsaError
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 READER_GONE = 141  # 128 + SIGPIPE
+TERMINATED = 143  # 128 + SIGTERM
 INTERNAL_ERROR = 70  # EX_SOFTWARE, so that a bug is never mistaken for a failed check
 
 
@@ -48,6 +50,7 @@ def _errors_become_messages() -> Iterator[None]:
 
 def guarded(program: Callable[[], Any]) -> None:
     """Run ``program`` and leave; what no one expected shows its traceback and asks for a report."""
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         try:
             program()
@@ -60,6 +63,11 @@ def guarded(program: Callable[[], Any]) -> None:
         traceback.print_exc()
         _complain("This is a bug in osa-runtime. Please report it with the traceback above and `osa doctor --json`.")
         sys.exit(INTERNAL_ERROR)
+
+
+def _terminate(number: int, frame: object) -> None:  # noqa: ARG001  # a signal handler's signature
+    """Leave through the finally clauses, so that nothing half-written stays."""
+    sys.exit(TERMINATED)
 
 
 def _complain(message: str) -> None:

@@ -10,6 +10,7 @@ from osa_runtime import __version__
 from osa_runtime.cli.boundary import BoundaryGroup, guarded
 from osa_runtime.cli.data import app as data
 from osa_runtime.cli.doctor import doctor
+from osa_runtime.cli.export import export
 from osa_runtime.cli.inspect import inspect
 from osa_runtime.cli.train import train
 
@@ -27,6 +28,7 @@ app = typer.Typer(
 
 app.command()(train)
 app.add_typer(data, name="data")
+app.command()(export)
 app.command()(inspect)
 app.command()(doctor)
 
@@ -51,6 +53,8 @@ def osa(
     [cyan]osa doctor[/cyan]                            what this machine can run
 
     [cyan]osa train digits --out runs/digits[/cyan]    a first model, on the CPU
+
+    [cyan]osa export runs/digits/checkpoint --out digits-onnx[/cyan]    deploy it
 
     [cyan]osa data list[/cyan]                         the data sets known by name
 

@@ -39,8 +39,7 @@ def _written_out(loop: onnx.NodeProto, body: onnx.GraphProto, trips: int) -> lis
         current = [names[name] for name in carried_out]
     nodes = [node for node in nodes if not node.output[0].startswith(f"{body.output[0].name}_step")]
     return nodes + [
-        onnx.helper.make_node("Identity", [value], [name])
-        for value, name in zip(current, loop.output, strict=True)
+        onnx.helper.make_node("Identity", [value], [name]) for value, name in zip(current, loop.output, strict=True)
     ]
 
 

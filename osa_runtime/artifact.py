@@ -1,8 +1,8 @@
 """The exported folder: a model file, and ``manifest.json`` that says what it is. Nothing here needs torch or onnx.
 
-    model.onnx | model.pt | model.pt2    the model
-    model.onnx.data                      its weights, where they are kept outside
-    manifest.json                        format, inputs and outputs, settings, hashes, versions
+model.onnx | model.pt | model.pt2    the model
+model.onnx.data                      its weights, where they are kept outside
+manifest.json                        format, inputs and outputs, settings, hashes, versions
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class Manifest:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     parameters: int
+    axes: dict[str, dict[str, int]] = field(default_factory=dict)  # the range of each dynamic axis that has one
     dtype: str = "fp32"
     opset: int | None = None
     functions: str | None = None

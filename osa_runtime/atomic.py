@@ -2,11 +2,14 @@
 
 Everything is written under a temporary name beside its destination and renamed at the end.
 When the writing fails or is interrupted, the temporary is removed and the destination is as it was.
+What a process that was killed outright could not remove, the next writer of the same destination does: the
+temporary's name carries the process id.
 """
 
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import shutil
 import tempfile
@@ -15,6 +18,8 @@ from pathlib import Path
 
 from osa_runtime.errors import StorageError
 
+RETIRED = ".old"
+
 
 @contextlib.contextmanager
 def atomic_file(path: str | os.PathLike[str]) -> Iterator[Path]:
@@ -22,7 +27,8 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     target = Path(path)
     with _storage_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=target.suffix, dir=target.parent)
+        _sweep(target)
+        handle, name = tempfile.mkstemp(prefix=_prefix(target), suffix=target.suffix, dir=target.parent)
         os.close(handle)
     temporary = Path(name)
     try:
@@ -41,12 +47,14 @@ def atomic_folder(path: str | os.PathLike[str], *, replace: bool = False) -> Ite
     With ``replace`` an existing folder is moved aside, swapped, and removed only after the swap.
     """
     target = Path(path)
+    with _storage_errors(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(target)
     if target.exists() and not replace:
         raise StorageError(f"{target} exists already; choose another folder, or say that it may be replaced (--force).")
     with _storage_errors(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    retired = temporary.with_name(temporary.name + ".old")
+        temporary = Path(tempfile.mkdtemp(prefix=_prefix(target), dir=target.parent))
+    retired = temporary.with_name(temporary.name + RETIRED)
     try:
         with _storage_errors(target):
             yield temporary
@@ -62,6 +70,34 @@ def atomic_folder(path: str | os.PathLike[str], *, replace: bool = False) -> Ite
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         _remove(retired)
+
+
+def _prefix(target: Path) -> str:
+    return f".{target.name}.{os.getpid()}-"
+
+
+def _sweep(target: Path) -> None:
+    """Remove the temporaries of this destination whose processes are gone.
+
+    One of them may hold the destination itself: moved aside, and not yet replaced when the process was killed.
+    """
+    for path in target.parent.glob(f".{glob.escape(target.name)}.*-*"):
+        process = path.name[len(target.name) + 2 :].partition("-")[0]
+        if process.isdecimal() and not _is_running(int(process)):
+            if path.name.endswith(RETIRED) and not target.exists():
+                os.replace(path, target)
+            else:
+                _remove(path)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it runs and is somebody else's
+        return True
+    return True
 
 
 def _open_permissions(path: Path, mode: int) -> None:

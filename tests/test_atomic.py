@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -143,3 +145,41 @@ class TestFolder:
         (tmp_path / "plain").write_text("")
         with pytest.raises(StorageError, match="Cannot write"), atomic_folder(tmp_path / "plain" / "run"):
             pytest.fail("must not get here")
+
+
+KILLED = """
+import os, signal, sys
+from osa_runtime.atomic import atomic_folder
+with atomic_folder(sys.argv[1]) as folder:
+    (folder / "half").write_text("written")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_writer(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    subprocess.run([sys.executable, "-c", KILLED, str(target)], check=False)
+    assert not target.exists()
+    assert len(list(tmp_path.iterdir())) == 1
+    with atomic_folder(target) as folder:
+        (folder / "whole").touch()
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_the_temporary_of_a_living_process_is_left_alone(tmp_path: Path) -> None:
+    with atomic_folder(tmp_path / "out") as first, atomic_file(tmp_path / "out.txt") as second:
+        with atomic_folder(tmp_path / "out") as rival:
+            assert first.exists()
+            assert rival != first
+        assert second.exists()
+        (tmp_path / "out").rmdir()
+
+
+def test_a_folder_that_was_moved_aside_when_its_process_was_killed_comes_back(tmp_path: Path) -> None:
+    gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    aside = tmp_path / f".out.{int(gone.stdout)}-abc.old"
+    aside.mkdir()
+    (aside / "precious").touch()
+    with pytest.raises(StorageError, match="exists already"), atomic_folder(tmp_path / "out"):
+        pass
+    assert (tmp_path / "out" / "precious").exists()

@@ -1,7 +1,6 @@
 """ScaledExpm1 and ScaledPhi1Minus1: e^A − I and φ₁(A) − I for a small A, by Taylor or by Padé."""
 
-# ruff: noqa: N802  # functions carry the names they have in the graph
-# mypy: ignore-errors  # onnxscript reads this code as a graph language; types would have no meaning in it
+# functions carry the names they have in the graph
 from __future__ import annotations
 
 import onnx

@@ -1,7 +1,6 @@
 """OrthogonalAttention itself, for each form, with and without a mask."""
 
-# ruff: noqa: N802  # functions carry the names they have in the graph
-# mypy: ignore-errors  # onnxscript reads this code as a graph language; types would have no meaning in it
+# functions carry the names they have in the graph
 from __future__ import annotations
 
 import onnx

@@ -1,7 +1,6 @@
 """The low-rank form: the exponential through the Gram matrix of F = [Q K]."""
 
-# ruff: noqa: N802  # functions carry the names they have in the graph
-# mypy: ignore-errors  # onnxscript reads this code as a graph language; types would have no meaning in it
+# functions carry the names they have in the graph
 from __future__ import annotations
 
 import onnx
@@ -25,7 +24,9 @@ def GramCore(f, v, c):
     d = op.Shape(f, start=-1) / 2
     left, right = op.Split(g, axis=-1, num_outputs=2)
     q_size = op.ReduceL1(op.Slice(left, [0], d, [-2]), op.Constant(value_ints=[-2, -1]))
-    k_size = op.ReduceL1(op.Slice(right, d, op.Constant(value_ints=[9223372036854775807]), [-2]), op.Constant(value_ints=[-2, -1]))
+    k_size = op.ReduceL1(
+        op.Slice(right, d, op.Constant(value_ints=[9223372036854775807]), [-2]), op.Constant(value_ints=[-2, -1])
+    )
     usable = op.And(q_size > 0.0, k_size > 0.0)
     ratio = op.Where(usable, k_size / q_size, op.CastLike(1.0, f))
     t = op.Pow(op.CastLike(2.0, f), op.Round(op.Log(ratio) / 2.772588722239781))

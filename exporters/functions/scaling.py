@@ -1,7 +1,6 @@
 """Scaling: how often to halve, and the doubling that undoes it."""
 
-# ruff: noqa: N802  # functions carry the names they have in the graph
-# mypy: ignore-errors  # onnxscript reads this code as a graph language; types would have no meaning in it
+# functions carry the names they have in the graph
 from __future__ import annotations
 
 import onnx

@@ -25,7 +25,7 @@ MODELS: dict[str, tuple[type[BlockConfig], type[nn.Module]]] = {
 
 def save_checkpoint(model: SkiplessViT | SkiplessEncoder, folder: str | Path, *, replace: bool = False) -> Path:
     """Write the model to ``folder``, in one step: nobody sees half a checkpoint."""
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     name = type(model).__name__
     if name not in MODELS:
@@ -36,21 +36,29 @@ def save_checkpoint(model: SkiplessViT | SkiplessEncoder, folder: str | Path, *,
     weights = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
     with atomic_folder(folder, replace=replace) as temporary:
         (temporary / CONFIG_FILE).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
-        save_file(weights, temporary / WEIGHTS_FILE)
+        # Serialised here and written by us: a full disk is then an OSError, which atomic_folder reports.
+        (temporary / WEIGHTS_FILE).write_bytes(save(weights))
     return Path(folder)
 
 
 def load_checkpoint(folder: str | Path) -> SkiplessViT | SkiplessEncoder:
     """Read a model from ``folder``, on the CPU and in evaluation mode, after checking version, names and shapes."""
-    config_class, model_class, fields = _read_description(Path(folder) / CONFIG_FILE)
+    where = checkpoint_folder(folder)
+    config_class, model_class, fields = _read_description(where / CONFIG_FILE)
     try:
         model = model_class(config_class.from_dict(fields))
     except (ConfigError, TypeError) as error:
-        raise CheckpointError(f"{Path(folder) / CONFIG_FILE} describes no valid model: {error}") from error
-    weights = _read_weights(Path(folder) / WEIGHTS_FILE)
-    _check_weights(model.state_dict(), weights, Path(folder))
+        raise CheckpointError(f"{where / CONFIG_FILE} describes no valid model: {error}") from error
+    weights = _read_weights(where / WEIGHTS_FILE)
+    _check_weights(model.state_dict(), weights, where)
     model.load_state_dict(weights)
     return model.eval()  # type: ignore[return-value]  # MODELS holds just these two
+
+
+def checkpoint_folder(folder: str | Path) -> Path:
+    """The folder itself, or the checkpoint in it when it is that of a training run."""
+    inside = Path(folder) / "checkpoint"
+    return inside if (inside / CONFIG_FILE).is_file() and not (Path(folder) / CONFIG_FILE).exists() else Path(folder)
 
 
 def _read_description(path: Path) -> tuple[type[BlockConfig], type[nn.Module], dict[str, Any]]:

@@ -33,7 +33,9 @@ class IsometricMLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.expand(x)
         if self.leaky:
-            x = self.gain * nn.functional.leaky_relu(x, self.slope)
+            x = nn.functional.leaky_relu(x, self.slope)
+            if self.gain != 1.0:
+                x = self.gain * x
         else:
             x = nn.functional.gelu(x)
         return self.contract(x)

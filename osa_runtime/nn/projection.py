@@ -1,6 +1,6 @@
 """Queries, keys and values of all heads from one matrix."""
 
-from __future__ import annotations
+# No postponed annotations here: TorchScript must see the type of ``correction`` itself.
 
 import torch
 from torch import Tensor, nn

@@ -8,7 +8,7 @@ from torch import Tensor
 from osa_runtime.ops.pade import pade_expm1
 from osa_runtime.ops.scaling import (
     check_range,
-    double_repeatedly,
+    double_expm1,
     most_squarings,
     reach,
     scale_factor,
@@ -50,7 +50,7 @@ def skew_expm1(s: Tensor, approximant: str, squarings: int, double: bool) -> Ten
     factor = scale_factor(norm, theta, count)[..., None, None]
     a, a2 = s * factor, s2 * (factor * factor)
     z = pade_expm1(a, a2) if approximant == "pade" else taylor_expm1(a, a2)
-    return double_repeatedly(z, s.size(-1), count)
+    return double_expm1(z, count)
 
 
 def dense_attention(

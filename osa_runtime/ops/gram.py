@@ -16,7 +16,7 @@ from torch import Tensor
 from osa_runtime.ops.pade import pade_phi1
 from osa_runtime.ops.scaling import (
     check_range,
-    double_repeatedly,
+    double_phi1,
     most_squarings,
     reach,
     scale_factor,
@@ -35,9 +35,10 @@ def lowrank_attention(
     if double:
         return f_nm @ _core_solution(m_mm, m2_mm, w_me, balance, scale, approximant, squarings, True)
     in_doubt = (rounding_amplification(m_mm, m2_mm) > 8.0).any()
-    if not torch.jit.is_scripting() and torch.compiler.is_exporting():
-        core = (m_mm, m2_mm, w_me, balance)
-        return _branch_in_graph(in_doubt, f_nm, v, scale, core, approximant, squarings)
+    if not torch.jit.is_scripting():  # noqa: SIM102  # TorchScript skips the body only when this stands alone
+        if torch.compiler.is_exporting():
+            core = (m_mm, m2_mm, w_me, balance)
+            return _branch_in_graph(in_doubt, f_nm, v, scale, core, approximant, squarings)
     # Under torch.compile this is a graph break: its own branches fail to capture with dynamic sizes (torch 2.13).
     if bool(in_doubt):
         return _in_float64(f_nm, v, scale, approximant, squarings)
@@ -92,8 +93,8 @@ def _core_solution(
     factor = scale_factor(norm, theta, count)[..., None, None]
     a, a2 = m * factor, m2 * (factor * factor)
     phi1 = pade_phi1(a, a2) if approximant == "pade" else taylor_phi1(a, a2)
-    z = double_repeatedly(phi1 @ torch.cat([a, w * factor], -1), width, count)[..., width:]
-    swapped = torch.cat([z[..., width // 2 :, :], -z[..., : width // 2, :]], -2)
+    y = double_phi1(phi1 @ a, phi1 @ (w * factor), count)
+    swapped = torch.cat([y[..., width // 2 :, :], -y[..., : width // 2, :]], -2)
     return scale * balance * swapped
 
 

@@ -85,32 +85,57 @@ def captures_control_flow() -> bool:
     return torch.compiler.is_exporting() or (torch.compiler.is_compiling() and not torch.is_grad_enabled())
 
 
-def double_repeatedly(z: Tensor, width: int, squarings: Tensor) -> Tensor:
-    """Apply z ← 2z + z[:, :width] z as often as ``squarings`` says.
+def double_expm1(e: Tensor, squarings: Tensor) -> Tensor:
+    """e^(2ˢA) − I from E = e^A − I: E ← 2E + E², as often as ``squarings`` says.
 
-    With z = [e^A − I, φ₁(A)·w] this doubles A. Carrying e^A − I instead of e^A is what keeps an entry
-    of small norm exact when another entry of its batch needs many squarings.
+    Carrying e^A − I instead of e^A is what keeps an entry of small norm exact when another entry of its batch
+    needs many squarings.
     """
     if torch.jit.is_scripting():
         for _ in range(int(squarings)):
-            z = 2 * z + z[..., :width] @ z
-        return z
+            e = 2 * e + e @ e
+        return e
     if captures_control_flow():
-        return _double_in_graph(z, width, squarings)
+        return _double_expm1_in_graph(e, squarings)
     for _ in range(int(squarings)):
-        z = torch.add(z[..., :width] @ z, z, alpha=2)
-    return z
+        e = torch.add(e @ e, e, alpha=2)
+    return e
+
+
+def double_phi1(e: Tensor, y: Tensor, squarings: Tensor) -> Tensor:
+    """2ˢ·φ₁(2ˢA)·W from E = e^A − I and Y = φ₁(A)·W: Y ← 2Y + EY, E ← 2E + E²."""
+    if torch.jit.is_scripting():
+        for _ in range(int(squarings)):
+            y, e = 2 * y + e @ y, 2 * e + e @ e
+        return y
+    if captures_control_flow():
+        return _double_phi1_in_graph(e, y, squarings)
+    for _ in range(int(squarings)):
+        y, e = torch.add(e @ y, y, alpha=2), torch.add(e @ e, e, alpha=2)
+    return y
 
 
 @torch.jit.unused
-def _double_in_graph(z: Tensor, width: int, squarings: Tensor) -> Tensor:
+def _double_expm1_in_graph(e: Tensor, squarings: Tensor) -> Tensor:
     from torch._higher_order_ops import while_loop
 
-    def unfinished(left: Tensor, z: Tensor) -> Tensor:  # noqa: ARG001  # it takes the whole state
+    def unfinished(left: Tensor, e: Tensor) -> Tensor:  # noqa: ARG001  # it takes the whole state
         return left > 0
 
-    def double(left: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-        return left - 1, 2 * z + z[..., :width] @ z
+    def double(left: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
+        return left - 1, 2 * e + e @ e
 
-    _, doubled = while_loop(unfinished, double, (squarings, z))
-    return doubled
+    return while_loop(unfinished, double, (squarings, e))[1]
+
+
+@torch.jit.unused
+def _double_phi1_in_graph(e: Tensor, y: Tensor, squarings: Tensor) -> Tensor:
+    from torch._higher_order_ops import while_loop
+
+    def unfinished(left: Tensor, e: Tensor, y: Tensor) -> Tensor:  # noqa: ARG001  # it takes the whole state
+        return left > 0
+
+    def double(left: Tensor, e: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return left - 1, 2 * e + e @ e, 2 * y + e @ y
+
+    return while_loop(unfinished, double, (squarings, e, y))[2]

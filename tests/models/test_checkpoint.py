@@ -105,3 +105,20 @@ def test_damage_is_named(folder: Path, case: str) -> None:
     damage(folder)
     with pytest.raises(CheckpointError, match=message):
         load_checkpoint(folder)
+
+
+def test_the_folder_of_a_training_run_stands_for_its_checkpoint(folder: Path) -> None:
+    run = folder.parent / "run"
+    run.mkdir()
+    folder.rename(run / "checkpoint")
+    assert load_checkpoint(run).config.dim == 8
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Path, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(StorageError, match="No space left on device"):
+        save_checkpoint(SkiplessViT(ViTConfig(**SMALL)), tmp_path / "x")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,117 @@
+"""``osa export``: a checkpoint, or a module of one's own, to a deployable folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+WHAT, GRAPH, FILES = "What", "Graph", "Files"
+
+
+def export(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the artifact.", rich_help_panel=FILES)],
+    checkpoint: Annotated[
+        Path | None, typer.Argument(help="A checkpoint folder, as `osa train` writes it.", show_default=False)
+    ] = None,
+    factory: Annotated[
+        str | None,
+        typer.Option(
+            help="For a model of your own: package.module:function that returns "
+            "(module, example inputs, {input: {axis: name}}).",
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="With --factory: its weights, .safetensors or .pt.", rich_help_panel=WHAT),
+    ] = None,
+    format: Annotated[
+        Literal["onnx", "torchscript", "pt2"], typer.Option(help="What to write.", rich_help_panel=WHAT)
+    ] = "onnx",
+    dtype: Annotated[
+        str, typer.Option(help="fp32 or fp16; the OSA core stays in fp32.", rich_help_panel=WHAT)
+    ] = "fp32",
+    static: Annotated[
+        bool, typer.Option("--static", help="Fix every axis at the size of the example.", rich_help_panel=WHAT)
+    ] = False,
+    opset: Annotated[int, typer.Option(help="ONNX operator set, 18 to 23.", rich_help_panel=GRAPH)] = 18,
+    functions: Annotated[
+        Literal["keep", "inline"],
+        typer.Option(help="Keep one ai.osa node per attention layer, or write it out.", rich_help_panel=GRAPH),
+    ] = "keep",
+    squarings: Annotated[
+        str | None,
+        typer.Option(
+            help="auto (as many as the data needs, a Loop) or a fixed number, without control flow.",
+            show_default="as trained",
+            rich_help_panel=GRAPH,
+        ),
+    ] = None,
+    approximant: Annotated[
+        Literal["taylor", "pade"] | None,
+        typer.Option(help="How the exponential is evaluated.", show_default="as trained", rich_help_panel=GRAPH),
+    ] = None,
+    form: Annotated[
+        Literal["auto", "dense", "lowrank"] | None,
+        typer.Option(
+            help="Through S itself, through [Q K], or by size.", show_default="as trained", rich_help_panel=GRAPH
+        ),
+    ] = None,
+    external_data: Annotated[
+        bool, typer.Option("--external-data", help="Weights in model.onnx.data.", rich_help_panel=FILES)
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing folder.", rich_help_panel=FILES)] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be written, and write nothing.", rich_help_panel=FILES)
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the time of each step.")] = False,
+) -> None:
+    """Export a trained model to ONNX, TorchScript or torch.export, and check it against eager.
+
+    [bold]Examples[/bold]
+
+    [cyan]osa export runs/digits/checkpoint --out digits-onnx[/cyan]
+
+    [cyan]osa export runs/digits/checkpoint --out digits-flat --functions inline --squarings 4[/cyan]
+
+    [cyan]osa export --factory my_models:build --weights w.safetensors --out mine[/cyan]
+    """
+    from osa_runtime.cli.export_report import ExportReport, require_export_packages
+    from osa_runtime.errors import InputError
+
+    if (checkpoint is None) == (factory is None):
+        raise InputError("Give either a CHECKPOINT folder or --factory package.module:function.")
+    if weights is not None and factory is None:
+        raise InputError("--weights goes with --factory; a checkpoint has its own.")
+    options: dict[str, Any] = {
+        "format": format,
+        "dtype": dtype,
+        "opset": opset,
+        "functions": functions,
+        "squarings": _squarings(squarings),
+        "approximant": approximant,
+        "form": form,
+        "external_data": external_data,
+    }
+    require_export_packages()
+    report = ExportReport(verbose)
+    report.check(options, out, force)
+    if dry_run:
+        report.plan(checkpoint or factory, out, options, static)
+        return
+    options |= {"static": static, "replace": force, "progress": report.step}
+    if checkpoint is not None:
+        from osa_runtime.exporters import export_checkpoint
+
+        artifact = export_checkpoint(checkpoint, out, **options)
+    else:
+        from osa_runtime.exporters.factory_export import export_factory
+
+        artifact = export_factory(str(factory), weights, out, **options)
+    report.result(artifact)
+
+
+def _squarings(text: str | None) -> str | int | None:
+    return int(text) if text is not None and text.isdecimal() else text

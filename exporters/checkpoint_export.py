@@ -1,0 +1,63 @@
+"""Export a checkpoint of ours: the models know their own inputs and axes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from osa_runtime.artifact import Artifact, sha256
+from osa_runtime.exporters.export import export
+from osa_runtime.models import EncoderConfig, SkiplessEncoder, SkiplessViT, ViTConfig, load_checkpoint
+from osa_runtime.models.checkpoint import WEIGHTS_FILE, checkpoint_folder
+
+
+def export_checkpoint(checkpoint: str | Path, out: str | Path, *, static: bool = False, **options: Any) -> Artifact:
+    """Export the checkpoint in a folder; ``options`` are those of ``export``.
+
+    Images have a dynamic batch; sequences a dynamic batch and length, with the mask as an input. ``static`` fixes
+    everything at a batch of 1, and at the full length.
+    """
+    model = load_checkpoint(checkpoint)
+    args, axes = example_inputs(model, static)
+    names = list(axes) if axes else ["images" if isinstance(model, SkiplessViT) else "tokens", "mask"][: len(args)]
+    source = {"model": type(model).__name__, "sha256": sha256(checkpoint_folder(checkpoint) / WEIGHTS_FILE)}
+    return export(
+        model,
+        args,
+        out,
+        input_names=names,
+        output_names=["logits"],
+        dynamic_shapes=None if static else axes,
+        source=source,
+        **options,
+    )
+
+
+def example_inputs(
+    model: SkiplessViT | SkiplessEncoder, static: bool
+) -> tuple[tuple[Tensor, ...], dict[str, dict[int, Any]]]:
+    """Seeded examples, and the dynamic axes of each input by its name."""
+    generator = torch.Generator().manual_seed(0)
+    config = model.config
+    batch = torch.export.Dim("batch", min=1)
+    rows = 1 if static else 2
+    if isinstance(config, ViTConfig):
+        images = torch.randn(rows, config.channels, *config.image_size, generator=generator)
+        return (images,), {"images": {0: batch}}
+    assert isinstance(config, EncoderConfig)
+    length = config.max_length if static else min(config.max_length, 7)
+    tokens = _tokens(config, rows, length, generator)
+    mask = torch.arange(length)[None] < torch.tensor([length, max(1, length // 2)])[:rows, None]
+    axes: dict[int, Any] = {0: batch}
+    if config.max_length > 1:
+        axes[1] = torch.export.Dim("tokens", min=1, max=config.max_length)
+    return (tokens, mask), {"tokens": axes, "mask": axes}
+
+
+def _tokens(config: EncoderConfig, rows: int, length: int, generator: torch.Generator) -> Tensor:
+    if config.vocabulary is not None:
+        return torch.randint(0, config.vocabulary, (rows, length), generator=generator)
+    return torch.randn(rows, length, config.features or 0, generator=generator)

@@ -1,0 +1,110 @@
+"""Export a module: one call from ``nn.Module`` to an artifact on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from osa_runtime.artifact import MANIFEST_FILE, MODEL_FILES, Artifact, Manifest, describe_files
+from osa_runtime.atomic import atomic_folder
+from osa_runtime.exporters.acceptance import check_answers
+from osa_runtime.exporters.facts import axis_ranges, describe_outputs, layer_settings, versions
+from osa_runtime.exporters.folding import prepared
+from osa_runtime.exporters.interface import Axes, Interface, describe_interface
+from osa_runtime.exporters.onnx_export import export_onnx
+from osa_runtime.exporters.progress import Listener, Progress
+from osa_runtime.exporters.pt2_export import export_pt2
+from osa_runtime.exporters.runners import artifact_runner
+from osa_runtime.exporters.settings import DEFAULT_OPSET, ExportSettings
+from osa_runtime.exporters.torchscript_export import export_torchscript
+from osa_runtime.parity import relative_tolerance
+
+
+def export(
+    module: nn.Module,
+    args: Sequence[Tensor],
+    out: str | Path,
+    *,
+    format: str = "onnx",
+    dynamic_shapes: Axes | None = None,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+    opset: int = DEFAULT_OPSET,
+    dtype: str = "fp32",
+    functions: str = "keep",
+    form: str | None = None,
+    approximant: str | None = None,
+    squarings: str | int | None = None,
+    external_data: bool = False,
+    replace: bool = False,
+    source: Mapping[str, Any] | None = None,
+    progress: Listener | None = None,
+) -> Artifact:
+    """Write ``module`` to the folder ``out`` and return the artifact.
+
+    Args:
+        args: example inputs; dynamic axes need a size of 2 or more in them.
+        dynamic_shapes: {input name: {axis: name, or a torch.export.Dim with its range}}; the rest is fixed.
+        form, approximant, squarings: for all attention layers; None leaves what the module says.
+        progress: called as (step, None) when a step starts and (step, seconds) when it is done.
+
+    The artifact is written beside ``out`` and renamed when it has passed: it must agree with eager on the example
+    and with every dynamic axis at other sizes.
+    """
+    settings = ExportSettings(format, opset, dtype, functions, form, approximant, squarings, external_data)
+    steps = Progress(progress)
+    with steps.step("prepare the module"), torch.no_grad():
+        ready = prepared(module, settings)
+        interface = describe_interface(ready, _in_type(args, settings.dtype), input_names, dynamic_shapes)
+        outputs = describe_outputs(ready, interface, output_names)
+    names = tuple(output.name for output in outputs)
+    with atomic_folder(out, replace=replace) as folder:
+        osa = _write(ready, interface, names, settings, folder, steps)
+        with steps.step("check the answers"):
+            path = folder / MODEL_FILES[settings.format]
+            depth = sum(1 for layer in ready.modules() if isinstance(layer, nn.Linear))
+            tolerance = relative_tolerance(settings.format, settings.dtype, depth)
+            check_answers(ready, artifact_runner(path, settings.format, interface.names), interface, names, tolerance)
+        manifest = Manifest(
+            format=settings.format,
+            inputs=interface.input_specs(),
+            outputs=outputs,
+            parameters=sum(p.numel() for p in module.parameters()),
+            axes=axis_ranges(interface),
+            dtype=settings.dtype,
+            opset=settings.opset if settings.format == "onnx" else None,
+            functions=settings.functions if settings.format == "onnx" else None,
+            osa=osa,
+            files=describe_files(folder),
+            source=dict(source or {}),
+            versions=versions(),
+        )
+        (folder / MANIFEST_FILE).write_text(manifest.to_json(), encoding="utf-8")
+    return Artifact.open(out)
+
+
+def _write(
+    module: nn.Module,
+    interface: Interface,
+    outputs: tuple[str, ...],
+    settings: ExportSettings,
+    folder: Path,
+    progress: Progress,
+) -> dict[str, Any]:
+    if settings.format == "onnx":
+        return export_onnx(module, interface, outputs, settings, folder, progress)
+    if settings.format == "torchscript":
+        export_torchscript(module, folder, progress)
+    else:
+        export_pt2(module, interface, folder, progress)
+    return layer_settings(module)
+
+
+def _in_type(args: Sequence[Tensor], dtype: str) -> tuple[Tensor, ...]:
+    if dtype != "fp16":
+        return tuple(args)
+    return tuple(x.half() if isinstance(x, Tensor) and x.is_floating_point() else x for x in args)

@@ -1,0 +1,90 @@
+"""What the manifest says of a module beyond its inputs: outputs, axes, OSA settings, versions."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Any
+
+from torch import Tensor, nn
+
+from osa_runtime.artifact import TensorSpec
+from osa_runtime.errors import ExportError, InputError
+from osa_runtime.exporters.interface import Interface, spec
+from osa_runtime.nn import OrthogonalSelfAttention
+from osa_runtime.ops.scaling import most_squarings, reach
+
+PACKAGES = (
+    "osa-runtime",
+    "torch",
+    "onnx",
+    "onnxscript",
+    "onnx-ir",
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "numpy",
+    "safetensors",
+)
+
+
+def describe_outputs(module: nn.Module, interface: Interface, names: Sequence[str] | None) -> tuple[TensorSpec, ...]:
+    """Run eager; an output axis is dynamic, and named, where its size changes with a dynamic axis of the inputs."""
+    outputs = _tensors(module(*interface.examples))
+    found = list(names) if names is not None else _default_names(len(outputs))
+    if len(found) != len(outputs) or len(set(found)) != len(found):
+        raise InputError(f"Expected {len(outputs)} distinct output names, got {found}.")
+    axes: list[dict[int, str]] = [{} for _ in outputs]
+    for (name, size), inputs in interface.other_sizes():
+        for known, before, after in zip(axes, outputs, _tensors(module(*inputs)), strict=True):
+            for axis, (old, new) in enumerate(zip(before.shape, after.shape, strict=True)):
+                if old != new:
+                    known[axis] = name if new == size else f"f({name})"
+    return tuple(spec(name, x, known) for name, x, known in zip(found, outputs, axes, strict=True))
+
+
+def _tensors(outputs: Any) -> list[Tensor]:
+    found = [outputs] if isinstance(outputs, Tensor) else outputs
+    if not isinstance(found, (tuple, list)) or not found or not all(isinstance(x, Tensor) for x in found):
+        raise ExportError(
+            f"forward returns {type(outputs).__name__}; only a tensor or a tuple of tensors can be exported. "
+            "Wrap the module in one that returns those."
+        )
+    return list(found)
+
+
+def _default_names(count: int) -> list[str]:
+    return ["output"] if count == 1 else [f"output_{i}" for i in range(count)]
+
+
+def axis_ranges(interface: Interface) -> dict[str, dict[str, int]]:
+    """The largest size of each dynamic axis that has one."""
+    largest = {name: interface.high(dim) for name, dim in interface.dimensions().items()}
+    return {name: {"max": high} for name, high in largest.items() if high < interface.UNBOUNDED}
+
+
+def layer_settings(module: nn.Module) -> dict[str, Any]:
+    """The settings of the OSA layers, for the formats whose graph is traced from them."""
+    layers = [layer for layer in module.modules() if isinstance(layer, OrthogonalSelfAttention)]
+    if not layers:
+        return {}
+    first = layers[0]
+    trips = first.squarings if isinstance(first.squarings, int) else most_squarings(False)
+    limit = reach(first.approximant, "dense", False) * 2.0**trips
+    return {
+        "form": first.form,
+        "approximant": first.approximant,
+        "squarings": first.squarings,
+        "largest_norm": limit,
+    }
+
+
+def versions() -> dict[str, str]:
+    """Every package that had a part in the export."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

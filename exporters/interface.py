@@ -1,0 +1,132 @@
+"""The inputs and outputs of a module: their names, types and axes, dynamic or fixed."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from osa_runtime.artifact import TensorSpec
+from osa_runtime.errors import ExportError, InputError
+
+Axes = Mapping[str, Mapping[int, Any]]
+
+DTYPES = {
+    torch.float32: "float32",
+    torch.float16: "float16",
+    torch.float64: "float64",
+    torch.int64: "int64",
+    torch.int32: "int32",
+    torch.uint8: "uint8",
+    torch.bool: "bool",
+}
+
+
+@dataclass(frozen=True)
+class Interface:
+    """Example inputs with names, and for each its dynamic axes as ``torch.export.Dim``."""
+
+    names: tuple[str, ...]
+    examples: tuple[Tensor, ...]
+    axes: tuple[dict[int, Any], ...]
+
+    UNBOUNDED: ClassVar[int] = 2**31
+
+    def input_specs(self) -> tuple[TensorSpec, ...]:
+        return tuple(
+            spec(name, x, {axis: dim.__name__ for axis, dim in axes.items()})
+            for name, x, axes in zip(self.names, self.examples, self.axes, strict=True)
+        )
+
+    def shapes(self) -> tuple[dict[int, Any], ...] | None:
+        """The dynamic axes as torch.export takes them; None for a model of fixed shapes."""
+        return self.axes if any(self.axes) else None
+
+    def dimensions(self) -> dict[str, Any]:
+        """Every dynamic axis by its name."""
+        return {dim.__name__: dim for axes in self.axes for dim in axes.values()}
+
+    def high(self, dim: Any) -> int:
+        return int(min(getattr(dim, "max", self.UNBOUNDED), self.UNBOUNDED))
+
+    def other_sizes(self) -> Iterator[tuple[tuple[str, int], tuple[Tensor, ...]]]:
+        """The examples with one dynamic axis at a time at another size: 1, and more than twice as long."""
+        for name, dim in self.dimensions().items():
+            for size in (1, min(2 * self._size(name) + 1, self.high(dim))):
+                if size != self._size(name) and size >= int(getattr(dim, "min", 0)):
+                    yield (
+                        (name, size),
+                        tuple(
+                            _resized(x, [axis for axis, d in axes.items() if d.__name__ == name], size)
+                            for x, axes in zip(self.examples, self.axes, strict=True)
+                        ),
+                    )
+
+    def _size(self, name: str) -> int:
+        pairs = zip(self.examples, self.axes, strict=True)
+        return next(x.shape[axis] for x, axes in pairs for axis, d in axes.items() if d.__name__ == name)
+
+
+def _resized(x: Tensor, axes: list[int], size: int) -> Tensor:
+    """Repeat or cut along the axes: the values stay valid, whatever they mean."""
+    for axis in axes:
+        x = x.index_select(axis, torch.arange(size) % x.shape[axis])
+    return x
+
+
+def spec(name: str, x: Tensor, axes: Mapping[int, str]) -> TensorSpec:
+    if x.dtype not in DTYPES:
+        raise ExportError(
+            f"{name} has the type {x.dtype}, which has no place in an artifact; use {', '.join(DTYPES.values())}."
+        )
+    return TensorSpec(name, DTYPES[x.dtype], tuple(axes.get(i, size) for i, size in enumerate(x.shape)))
+
+
+def describe_interface(
+    module: nn.Module, args: Sequence[Tensor], names: Sequence[str] | None, axes: Axes | None
+) -> Interface:
+    """Names from the signature of ``forward`` unless given; axes as {input: {axis: name or torch.export.Dim}}."""
+    if not args or not all(isinstance(x, Tensor) for x in args):
+        raise InputError(f"Expected example inputs as a tuple of tensors, got {[type(x).__name__ for x in args]}.")
+    found = tuple(names) if names is not None else _signature_names(module, len(args))
+    if len(found) != len(args) or len(set(found)) != len(found):
+        raise InputError(f"Expected {len(args)} distinct input names, one per example input, got {list(found)}.")
+    unknown = sorted(set(axes or {}) - set(found))
+    if unknown:
+        raise InputError(f"dynamic_shapes names the inputs {unknown}, but the inputs are {list(found)}.")
+    dimensions: dict[str, Any] = {}
+    resolved = tuple(
+        {axis: _dimension(dim, dimensions) for axis, dim in (axes or {}).get(name, {}).items()} for name in found
+    )
+    for name, x, dynamic in zip(found, args, resolved, strict=True):
+        _check_axes(name, x, dynamic)
+    return Interface(found, tuple(args), resolved)
+
+
+def _signature_names(module: nn.Module, count: int) -> tuple[str, ...]:
+    parameters = list(inspect.signature(module.forward).parameters.values())
+    if len(parameters) < count or any(p.kind is p.VAR_POSITIONAL for p in parameters[:count]):
+        raise InputError("Cannot take input names from forward's signature; pass input_names.")
+    return tuple(p.name for p in parameters[:count])
+
+
+def _dimension(dim: Any, known: dict[str, Any]) -> Any:
+    name = dim if isinstance(dim, str) else dim.__name__
+    if name not in known:
+        known[name] = torch.export.Dim(name) if isinstance(dim, str) else dim
+    return known[name]
+
+
+def _check_axes(name: str, x: Tensor, axes: dict[int, Any]) -> None:
+    for axis, dim in axes.items():
+        if not 0 <= axis < x.dim():
+            raise InputError(f"{name} has {x.dim()} axes, but axis {axis} ({dim.__name__}) is declared dynamic.")
+        if x.shape[axis] < 2:
+            raise InputError(
+                f"The example of {name} has size {x.shape[axis]} on its dynamic axis {axis} ({dim.__name__}); "
+                "torch would make it static. Use an example of size 2 or more there."
+            )

@@ -1,0 +1,118 @@
+"""From a module to an ONNX graph in which each call of orthogonal attention is one ``ai.osa`` node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import onnx_ir as ir
+import torch
+from torch import Tensor, nn
+
+from osa_runtime.errors import ExportError
+from osa_runtime.exporters.blame import blame
+from osa_runtime.exporters.functions import DOMAIN, VERSION, FunctionChoice
+from osa_runtime.exporters.interface import Interface
+from osa_runtime.exporters.quiet import quiet
+from osa_runtime.exporters.settings import ExportSettings
+from osa_runtime.ops.interception import intercept
+
+NODE = f"{DOMAIN}::OrthogonalAttention"
+
+
+@dataclass
+class Calls:
+    """What the calls of ``orthogonal_attention`` in one trace asked for."""
+
+    settings: ExportSettings
+    force_mask: bool = False
+    choices: set[FunctionChoice] = field(default_factory=set)
+
+    def replacement(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        scale: float | Tensor,
+        mask: Tensor | None,
+        form: str,
+        approximant: str,
+        squarings: str | int,
+    ) -> Tensor:
+        squarings = squarings if self.settings.squarings is None else self.settings.squarings
+        count = squarings if isinstance(squarings, int) else None
+        if mask is None and self.force_mask:
+            mask = torch.ones(q.shape[:-1], dtype=torch.bool, device=q.device)
+        self.choices.add(
+            FunctionChoice(
+                form=_resolved_form(self.settings.form or form, q, count),
+                approximant=self.settings.approximant or approximant,
+                squarings=count,
+                masked=mask is not None,
+            )
+        )
+        return _node(q, k, v, scale, mask)
+
+
+def _resolved_form(form: str, q: Tensor, squarings: int | None) -> str:
+    """auto becomes a form where N is fixed, and where the graph may not branch."""
+    if form != "auto":
+        return form
+    tokens: object = q.shape[-2]  # a symbol where the axis is dynamic
+    if isinstance(tokens, int):
+        return "dense" if tokens <= 2 * q.shape[-1] else "lowrank"
+    return "auto" if squarings is None else "lowrank"
+
+
+def _node(q: Tensor, k: Tensor, v: Tensor, scale: float | Tensor, mask: Tensor | None) -> Tensor:
+    """The functions are for (batch, heads, N, d); other ranks are reshaped around them."""
+    factor = scale if isinstance(scale, Tensor) else torch.full((), scale, dtype=q.dtype)
+    if q.dim() == 4:
+        inputs = (q, k, v, factor) if mask is None else (q, k, v, factor, mask)
+        return torch.onnx.ops.symbolic(NODE, inputs, dtype=v.dtype, shape=v.shape, version=VERSION)
+    lead = q.shape[:-2]
+    flat_q, flat_k, flat_v = (x.reshape(-1, 1, *x.shape[-2:]) for x in (q, k, v))
+    flat_factor = factor.expand(lead).reshape(-1, 1)
+    flat_mask = None if mask is None else mask.expand(q.shape[:-1]).reshape(-1, 1, q.shape[-2])
+    return _node(flat_q, flat_k, flat_v, flat_factor, flat_mask).reshape(v.shape)
+
+
+def capture(
+    module: nn.Module, interface: Interface, settings: ExportSettings
+) -> tuple[ir.Model, FunctionChoice | None]:
+    """The optimised graph, and the choice of functions that its attention nodes need (None without any)."""
+    calls = Calls(settings)
+    model = _trace(module, interface, calls)
+    if len({choice.masked for choice in calls.choices}) == 2:
+        # One definition serves all nodes, so calls without a mask get one of all real tokens.
+        calls = Calls(settings, force_mask=True)
+        model = _trace(module, interface, calls)
+    return model, _common(calls.choices)
+
+
+def _common(choices: set[FunctionChoice]) -> FunctionChoice | None:
+    if len(choices) <= 1:
+        return next(iter(choices), None)
+    if len({replace(choice, form="auto") for choice in choices if choice.squarings is None}) == 1:
+        return replace(next(iter(choices)), form="auto")
+    raise ExportError(
+        "The attention layers ask for different approximants or squarings, but one definition serves a whole model: "
+        "choose them for all with --form, --approximant and --squarings."
+    )
+
+
+def _trace(module: nn.Module, interface: Interface, calls: Calls) -> ir.Model:
+    def program() -> torch.export.ExportedProgram:
+        return torch.export.export(module, interface.examples, dynamic_shapes=interface.shapes())
+
+    with intercept(calls.replacement), torch.no_grad(), quiet(), blame(module, program):
+        captured = torch.onnx.export(
+            module,
+            interface.examples,
+            dynamo=True,
+            opset_version=calls.settings.opset,
+            input_names=interface.names,
+            dynamic_shapes=interface.shapes(),
+            verbose=False,
+        )
+    assert captured is not None
+    return captured.model

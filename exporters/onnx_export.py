@@ -1,0 +1,89 @@
+"""The ONNX format: capture, name, attach the functions, check, write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+import onnxscript.optimizer
+from onnx_ir.passes.common import InlinePass
+from torch import nn
+
+from osa_runtime.artifact import MODEL_FILES
+from osa_runtime.errors import ExportError
+from osa_runtime.exporters.functions import DOMAIN, VERSION, FunctionChoice, build_functions
+from osa_runtime.exporters.interface import Interface
+from osa_runtime.exporters.onnx_capture import capture
+from osa_runtime.exporters.onnx_naming import rename
+from osa_runtime.exporters.progress import Progress
+from osa_runtime.exporters.settings import ExportSettings
+from osa_runtime.ops.scaling import reach
+
+IR_VERSION = 10
+LARGEST_SINGLE_FILE = 2**31 - 2**20  # protobuf ends at 2 GiB; leave room for the graph
+
+
+def export_onnx(
+    module: nn.Module,
+    interface: Interface,
+    outputs: tuple[str, ...],
+    settings: ExportSettings,
+    folder: Path,
+    progress: Progress,
+) -> dict[str, object]:
+    """Write ``model.onnx`` into the folder; returns the OSA settings that the manifest records."""
+    with progress.step("capture the graph"):
+        model, choice = capture(module, interface, settings)
+        model.ir_version = IR_VERSION
+        rename(model, outputs)
+    with progress.step("attach the functions" if settings.functions == "keep" else "inline the functions"):
+        if choice is not None:
+            _attach(model, choice, settings)
+    with progress.step("write the model"):
+        path = folder / MODEL_FILES["onnx"]
+        outside = settings.external_data or _weight_bytes(model) > LARGEST_SINGLE_FILE
+        ir.save(model, path, external_data=f"{path.name}.data" if outside else None)
+    with progress.step("check the model"):
+        _check(path, choice, settings)
+    return _osa_settings(choice)
+
+
+def _attach(model: ir.Model, choice: FunctionChoice, settings: ExportSettings) -> None:
+    for proto in build_functions(choice, settings.opset):
+        function = ir.serde.deserialize_function(proto)
+        if proto.name != "SkewExponential":  # a library function that no model calls
+            model.functions[function.identifier()] = function
+    model.opset_imports[DOMAIN] = VERSION
+    if settings.functions == "inline":
+        InlinePass()(model)
+        onnxscript.optimizer.optimize(model, num_iterations=2, onnx_shape_inference=False)
+        model.opset_imports.pop(DOMAIN, None)
+
+
+def _weight_bytes(model: ir.Model) -> int:
+    tensors = (value.const_value for value in model.graph.initializers.values())
+    return sum(tensor.nbytes for tensor in tensors if tensor is not None)
+
+
+def _check(path: Path, choice: FunctionChoice | None, settings: ExportSettings) -> None:
+    """The postconditions: valid for onnx with strict shape inference, and one node per call where that was asked."""
+    onnx.checker.check_model(str(path), full_check=True)
+    model = onnx.load(str(path), load_external_data=False)
+    nodes = sum(node.domain == DOMAIN for node in model.graph.node)
+    wanted = choice is not None and settings.functions == "keep"
+    if wanted != bool(nodes) or wanted != bool(model.functions):
+        raise ExportError(
+            f"The graph has {nodes} {DOMAIN} nodes and {len(model.functions)} functions, which is not what "
+            f"--functions {settings.functions} promises. Please report this."
+        )
+
+
+def _osa_settings(choice: FunctionChoice | None) -> dict[str, object]:
+    if choice is None:
+        return {}
+    count = "auto" if choice.squarings is None else choice.squarings
+    forms = ("dense", "lowrank") if choice.form == "auto" else (choice.form,)
+    trips = 20 if choice.squarings is None else choice.squarings
+    limit = min(reach(choice.approximant, form, False) for form in forms) * 2.0**trips
+    return {"form": choice.form, "approximant": choice.approximant, "squarings": count, "largest_norm": limit}

@@ -1,0 +1,26 @@
+"""The torch.export format: loops and branches as graph operators, so that the squarings stay data-dependent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from osa_runtime.artifact import MODEL_FILES
+from osa_runtime.exporters.blame import blame
+from osa_runtime.exporters.interface import Interface
+from osa_runtime.exporters.progress import Progress
+from osa_runtime.exporters.quiet import quiet
+
+
+def export_pt2(module: nn.Module, interface: Interface, folder: Path, progress: Progress) -> None:
+    """Write ``model.pt2``; it loads where this package is not installed."""
+
+    def capture() -> torch.export.ExportedProgram:
+        return torch.export.export(module, interface.examples, dynamic_shapes=interface.shapes())
+
+    with progress.step("capture the graph"), torch.no_grad(), quiet(), blame(module, capture):
+        program = capture()
+    with progress.step("write the model"), quiet():
+        torch.export.save(program, folder / MODEL_FILES["pt2"])

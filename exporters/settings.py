@@ -1,0 +1,47 @@
+"""What an export is asked to do, in one frozen and validated object."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from osa_runtime.artifact import MODEL_FILES
+from osa_runtime.errors import InputError
+
+OPSETS = range(18, 24)
+DEFAULT_OPSET = 18
+
+
+@dataclass(frozen=True)
+class ExportSettings:
+    """None for ``form``, ``approximant`` and ``squarings`` means: as the model itself says."""
+
+    format: str = "onnx"
+    opset: int = DEFAULT_OPSET
+    dtype: str = "fp32"
+    functions: str = "keep"
+    form: str | None = None
+    approximant: str | None = None
+    squarings: str | int | None = None
+    external_data: bool = False
+
+    def __post_init__(self) -> None:
+        _one_of("--format", self.format, tuple(MODEL_FILES))
+        _one_of("--dtype", self.dtype, ("fp32", "fp16"), bf16=self.dtype in ("bf16", "bfloat16"))
+        _one_of("--functions", self.functions, ("keep", "inline"))
+        _one_of("--form", self.form, (None, "auto", "dense", "lowrank"))
+        _one_of("--approximant", self.approximant, (None, "taylor", "pade"))
+        if self.opset not in OPSETS:
+            raise InputError(
+                f"--opset is {self.opset}, expected {OPSETS[0]} to {OPSETS[-1]}; "
+                f"{DEFAULT_OPSET} is read by every runtime that we know."
+            )
+        fixed = isinstance(self.squarings, int) and not isinstance(self.squarings, bool)
+        if self.squarings not in (None, "auto") and not (fixed and 0 <= int(self.squarings) <= 20):
+            raise InputError(f"--squarings is {self.squarings!r}, expected auto or a whole number from 0 to 20.")
+
+
+def _one_of(flag: str, value: object, choices: tuple[object, ...], bf16: bool = False) -> None:
+    if value not in choices:
+        hint = " ONNX Runtime's CPU provider has no bf16 kernels; use fp16 or fp32." if bf16 else ""
+        names = ", ".join(str(choice) for choice in choices if choice is not None)
+        raise InputError(f"{flag} is {value!r}, expected one of {names}.{hint}")

@@ -1,0 +1,166 @@
+"""``osa export`` as a user meets it: exit codes, messages, and what is on disk afterwards."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from typer.testing import CliRunner
+
+from osa_runtime.cli.main import app
+from osa_runtime.models import SkiplessViT, ViTConfig, save_checkpoint
+from osa_runtime.nn import OrthogonalSelfAttention
+
+OSA = [sys.executable, "-m", "osa_runtime.cli"]
+
+FACTORY = """
+import torch
+from osa_runtime.nn import OrthogonalSelfAttention
+
+def build():
+    return OrthogonalSelfAttention(8, 2), (torch.zeros(2, 5, 8),), {"x": {0: "batch", 1: "tokens"}}
+
+def broken():
+    raise RuntimeError("no such layer")
+
+def wrong():
+    return 3
+"""
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("checkpoint") / "c"
+    return save_checkpoint(SkiplessViT(ViTConfig(classes=3, dim=8, depth=1, heads=2)), folder)
+
+
+def osa_export(*arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["export", *map(str, arguments)])
+    return result.exit_code, " ".join(result.output.split())
+
+
+@pytest.mark.parametrize("kind", ["onnx", "torchscript", "pt2"])
+def test_a_checkpoint_becomes_an_artifact(checkpoint: Path, tmp_path: Path, kind: str) -> None:
+    code, output = osa_export(checkpoint, "--out", tmp_path / "a", "--format", kind, "-v")
+    assert code == 0, output
+    assert "images: float32[batch, 1, 8, 8]" in output
+    assert "check the answers" in output
+    manifest = json.loads((tmp_path / "a" / "manifest.json").read_text())
+    assert manifest["format"] == kind
+    assert manifest["osa"]["squarings"] == "auto"
+    assert manifest["osa"]["largest_norm"] > 1e5
+    assert len(manifest["source"]["sha256"]) == 64
+    assert {"python", "torch", "osa-runtime"} <= set(manifest["versions"])
+    assert list(tmp_path.iterdir()) == [tmp_path / "a"]
+
+
+def test_dry_run_writes_nothing(checkpoint: Path, tmp_path: Path) -> None:
+    code, output = osa_export(checkpoint, "--out", tmp_path / "a", "--dry-run", "--squarings", "4")
+    assert code == 0, output
+    assert "model.onnx, manifest.json" in output
+    assert "squarings=4" in output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_folder_needs_force(checkpoint: Path, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    code, output = osa_export(checkpoint, "--out", tmp_path / "a")
+    assert code == 3
+    assert "--force" in output
+    code, output = osa_export(checkpoint, "--out", tmp_path / "a", "--force")
+    assert code == 0, output
+    assert (tmp_path / "a" / "model.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ([], 2, "either a CHECKPOINT folder or --factory"),
+        (["nowhere"], 3, "nowhere/config.json does not exist"),
+        (["CHECKPOINT", "--opset", "9"], 2, "--opset is 9, expected 18 to 23"),
+        (["CHECKPOINT", "--dtype", "bf16"], 2, "no bf16 kernels"),
+        (["CHECKPOINT", "--squarings", "few"], 2, "--squarings is 'few'"),
+        (["CHECKPOINT", "--squarings", "99"], 2, "--squarings is 99"),
+        (["CHECKPOINT", "--weights", "w.pt"], 2, "--weights goes with --factory"),
+        (["--factory", "nonsense"], 2, "expected package.module:function"),
+        (["--factory", "no_such_module:f"], 2, "there is no module 'no_such_module'"),
+        (["--factory", "mine:nothing"], 2, "mine has no 'nothing'"),
+        (["--factory", "mine:broken"], 3, "raised RuntimeError: no such layer"),
+        (["--factory", "mine:wrong"], 3, "must return (module, example_inputs, axes)"),
+        (["--factory", "mine:build", "--weights", "missing.pt"], 3, "missing.pt does not exist"),
+        (["--factory", "mine:build", "--weights", "mine.py"], 3, "cannot be read as weights"),
+    ],
+    ids=lambda x: " ".join(x) if isinstance(x, list) else "",
+)
+def test_mistakes(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    (tmp_path / "mine.py").write_text(FACTORY)
+    given = [str(checkpoint) if a == "CHECKPOINT" else a for a in arguments]
+    found, output = osa_export(*given, "--out", "a")
+    assert found == code, output
+    assert message in output
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
+def test_a_factory_with_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    (tmp_path / "mine.py").write_text(FACTORY)
+    weights = OrthogonalSelfAttention(8, 2).state_dict()
+    path = tmp_path / f"w{suffix}"
+    save_file(weights, path) if suffix == ".safetensors" else torch.save(weights, path)
+    code, output = osa_export("--factory", "mine:build", "--weights", path, "--out", "a")
+    assert code == 0, output
+    assert "x: float32[batch, tokens, 8]" in output
+    torch.save({"alpha": torch.zeros(3)}, tmp_path / "other.pt")
+    code, output = osa_export("--factory", "mine:build", "--weights", "other.pt", "--out", "b")
+    assert code == 3
+    assert "alpha is (3,), expected (2,)" in output
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_interrupted_export_leaves_nothing_behind(checkpoint: Path, tmp_path: Path, number: int) -> None:
+    command = [*OSA, "export", str(checkpoint), "--out", str(tmp_path / "a"), "--format", "pt2"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "capture" in line:
+            break
+    time.sleep(0.2)
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert list(tmp_path.iterdir()) == []
+
+
+LOAD = """
+import sys, torch, warnings
+warnings.simplefilter("ignore")
+sys.modules["osa_runtime"] = None  # as if it were not installed
+load = torch.jit.load if sys.argv[1].endswith(".pt") else lambda path: torch.export.load(path).module()
+model = load(sys.argv[1])
+with torch.no_grad():
+    print(model(torch.ones(3, 1, 8, 8)).shape)
+"""
+
+
+@pytest.mark.parametrize(("kind", "name"), [("torchscript", "model.pt"), ("pt2", "model.pt2")])
+def test_torch_formats_load_without_this_package(checkpoint: Path, tmp_path: Path, kind: str, name: str) -> None:
+    code, output = osa_export(checkpoint, "--out", tmp_path / "a", "--format", kind)
+    assert code == 0, output
+    command = [sys.executable, "-c", LOAD, str(tmp_path / "a" / name)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "torch.Size([3, 3])" in result.stdout

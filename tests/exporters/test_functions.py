@@ -1,0 +1,177 @@
+"""The ai.osa functions by themselves: in ONNX Runtime and in onnx's evaluator, against the float64 reference."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+
+from exponents import normal, relative_error, scale_for
+from osa_runtime.exporters import FunctionChoice, build_functions
+from osa_runtime.ops import orthogonal_attention, reference
+
+CHOICES = {
+    "auto taylor": FunctionChoice(),
+    "auto taylor masked": FunctionChoice(masked=True),
+    "dense pade": FunctionChoice(form="dense", approximant="pade"),
+    "lowrank taylor": FunctionChoice(form="lowrank"),
+    "lowrank pade masked": FunctionChoice(form="lowrank", approximant="pade", masked=True),
+    "dense taylor fixed": FunctionChoice(form="dense", squarings=6),
+    "lowrank pade fixed": FunctionChoice(form="lowrank", approximant="pade", squarings=6),
+}
+
+
+def attention_model(choice: FunctionChoice, opset: int = 18, dtype: int = TensorProto.FLOAT) -> onnx.ModelProto:
+    def info(name: str, kind: int, *axes: object) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, kind, axes)
+
+    inputs = [info(name, dtype, "b", "h", "n", "e" if name == "v" else "d") for name in ("q", "k", "v")]
+    inputs.append(info("scale", dtype, "h"))
+    if choice.masked:
+        inputs.append(info("mask", TensorProto.BOOL, "b", 1, "n"))
+    node = helper.make_node("OrthogonalAttention", [i.name for i in inputs], ["y"], name="attention", domain="ai.osa")
+    graph = helper.make_graph([node], "test", inputs, [info("y", dtype, "b", "h", "n", "e")])
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("ai.osa", 1)]
+    functions = build_functions(choice, opset)
+    return helper.make_model(graph, functions=functions, opset_imports=opsets, ir_version=10)
+
+
+def feeds(tokens: int, factor: float, masked: bool, dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:
+    q, k, v = (normal(2, 3, tokens, 8, seed=seed).to(dtype) for seed in (1, 2, 3))
+    given = {
+        "q": (q * factor).to(dtype),
+        "k": k,
+        "v": v[..., :5].contiguous(),
+        "scale": torch.tensor([0.02, 0.05, -0.03]),
+    }
+    given["scale"] = given["scale"].to(dtype)
+    if masked:
+        given["mask"] = torch.arange(tokens)[None, None] < torch.tensor([tokens, (tokens + 1) // 2])[:, None, None]
+    return given
+
+
+def run(model: onnx.ModelProto, given: dict[str, torch.Tensor]) -> torch.Tensor:
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return torch.from_numpy(session.run(None, {name: x.numpy() for name, x in given.items()})[0])
+
+
+def evaluate(model: onnx.ModelProto, given: dict[str, torch.Tensor]) -> torch.Tensor:
+    with np.errstate(divide="ignore"):  # log(0) is how "no squaring" comes out
+        return torch.from_numpy(
+            np.asarray(ReferenceEvaluator(model).run(None, {k: x.numpy() for k, x in given.items()})[0])
+        )
+
+
+def expected(given: dict[str, torch.Tensor]) -> torch.Tensor:
+    return reference.orthogonal_attention(given["q"], given["k"], given["v"], given["scale"], given.get("mask"))
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_onnx_runtime_agrees_with_the_reference(name: str) -> None:
+    choice = CHOICES[name]
+    model = attention_model(choice)
+    onnx.checker.check_model(model, full_check=True)
+    for tokens, factor in ((1, 1.0), (3, 1.0), (16, 0.01), (17, 1.0), (60, 1.0)):
+        given = feeds(tokens, factor, choice.masked)
+        assert float(relative_error(run(model, given), expected(given)).max()) < 2e-6
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_the_evaluator_of_onnx_agrees_too(name: str) -> None:
+    """It runs no trip of a Loop without a condition, so this also shows that every Loop has one."""
+    model = attention_model(CHOICES[name])
+    for tokens in (3, 60):
+        given = feeds(tokens, 1.0, CHOICES[name].masked)
+        assert float(relative_error(evaluate(model, given), expected(given)).max()) < 2e-6
+
+
+@pytest.mark.parametrize("opset", [18, 19, 20, 21, 22, 23])
+def test_every_opset(opset: int) -> None:
+    model = attention_model(FunctionChoice(), opset)
+    onnx.checker.check_model(model, full_check=True)
+    given = feeds(40, 1.0, False)
+    assert float(relative_error(run(model, given), expected(given)).max()) < 2e-6
+
+
+@pytest.mark.parametrize("form", ["dense", "lowrank"])
+@pytest.mark.parametrize("norm", [50.0, 500.0])
+def test_large_norms(form: str, norm: float) -> None:
+    given = feeds(60, 1.0, False)
+    given["q"] *= (scale_for(given["q"], given["k"], norm) / given["scale"]).float()[..., None, None]
+    error = relative_error(run(attention_model(FunctionChoice(form=form)), given), expected(given))
+    assert float(error.max()) < (1e-5 if norm <= 50 else 1e-4)
+
+
+def test_cancellation_goes_to_float64_as_in_eager() -> None:
+    given = feeds(60, 1.0, False)
+    given["k"] = given["q"] + 1e-3 * given["k"]
+    given["q"] *= (scale_for(given["q"], given["k"], 2.0) / given["scale"]).float()[..., None, None]
+    given["k"] = (given["k"].double()).float()
+    model, exact = attention_model(FunctionChoice(form="lowrank")), expected(given)
+    eager = orthogonal_attention(given["q"], given["k"], given["v"], given["scale"], form="lowrank")
+    assert float(relative_error(run(model, given), exact).max()) < 1e-5
+    assert float(relative_error(run(model, given), eager).max()) < 1e-5
+
+
+@pytest.mark.parametrize("form", ["dense", "lowrank"])
+def test_fixed_squarings_give_nan_beyond_their_range_and_only_there(form: str) -> None:
+    model = attention_model(FunctionChoice(form=form, squarings=3))
+    given = feeds(40, 1.0, False)
+    given["q"][1] *= 100
+    out = run(model, given)
+    assert bool(out[0].isfinite().all())
+    assert bool(out[1].isnan().all())
+
+
+def test_fixed_squarings_leave_no_control_flow() -> None:
+    for form in ("dense", "lowrank"):
+        functions = build_functions(FunctionChoice(form=form, approximant="pade", squarings=4))
+        assert not {node.op_type for f in functions for node in f.node} & {"Loop", "If", "Scan"}
+
+
+@pytest.mark.parametrize("form", ["dense", "lowrank"])
+@pytest.mark.parametrize("where", ["q", "k"])
+def test_nan_poisons_its_entry_alone(form: str, where: str) -> None:
+    given = feeds(40, 1.0, False)
+    given[where][1, 2, 3, 4] = float("nan")
+    out = run(attention_model(FunctionChoice(form=form)), given)
+    assert bool(out[1, 2].isnan().all())
+    assert bool(out[0].isfinite().all())
+    assert bool(out[1, :2].isfinite().all())
+
+
+def test_half_precision_keeps_its_core_in_float32() -> None:
+    given = feeds(60, 1.0, False, torch.float16)
+    out = run(attention_model(FunctionChoice(), dtype=TensorProto.FLOAT16), given)
+    assert out.dtype == torch.float16
+    assert float(relative_error(out, expected(given)).max()) < 2**-11
+
+
+def test_functions_are_documented_and_only_what_is_needed_is_defined() -> None:
+    functions = build_functions(FunctionChoice(form="dense"))
+    assert all(f.doc_string for f in functions)
+    assert not any("Gram" in f.name or "LowRank" in f.name for f in functions)
+    assert len({f.name for f in functions}) == len(functions)
+
+
+def test_skew_exponential_can_be_called_by_hand() -> None:
+    s = normal(1, 1, 6, 6)
+    s = s - s.mT
+    node = helper.make_node("SkewExponential", ["s"], ["a"], domain="ai.osa")
+    info = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 1, 6, 6]) for n in ("s", "a")]
+    model = helper.make_model(
+        helper.make_graph([node], "g", info[:1], info[1:]),
+        functions=build_functions(FunctionChoice(form="dense")),
+        opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid("ai.osa", 1)],
+        ir_version=10,
+    )
+    torch.testing.assert_close(run(model, {"s": s}).double(), reference.skew_exponential(s), rtol=0, atol=3e-6)
+
+
+def test_a_graph_without_branches_needs_a_form() -> None:
+    with pytest.raises(ValueError, match="choose form"):
+        FunctionChoice(form="auto", squarings=3)
