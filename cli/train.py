@@ -67,6 +67,10 @@ def train(
     clip: Annotated[float, typer.Option(help="Largest norm of a gradient.", rich_help_panel=RECIPE)] = 1.0,
     seed: Annotated[int, typer.Option(help="Decides the weights and the order of images.", rich_help_panel=RECIPE)] = 0,
     device: Annotated[Literal["cpu", "cuda"], typer.Option(help="Where to compute.", rich_help_panel=RECIPE)] = "cpu",
+    threads: Annotated[
+        int | None,
+        typer.Option(help="Threads on the CPU.", show_default="1 for small models", rich_help_panel=RECIPE),
+    ] = None,
 ) -> None:
     """Train an image classifier, by default with orthogonal attention and without skips and normalisation.
 
@@ -97,7 +101,7 @@ def train(
 
     settings = TrainingSettings(
         attention, power, conditioning, residual, norm, depth, dim, heads, patch_size, slope,
-        epochs, batch_size, lr, weight_decay, clip, seed, device,
+        epochs, batch_size, lr, weight_decay, clip, seed, device, threads,
     )  # fmt: skip
     console = Console()
     images = load_dataset(dataset, file=data, folder=data_dir)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from osa_runtime.artifact import Artifact, sha256
-from osa_runtime.exporters.export import export
+from osa_runtime.exporters.pipeline import export
 from osa_runtime.models import EncoderConfig, SkiplessEncoder, SkiplessViT, ViTConfig, load_checkpoint
 from osa_runtime.models.checkpoint import WEIGHTS_FILE, checkpoint_folder
 

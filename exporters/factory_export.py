@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from osa_runtime.artifact import Artifact, sha256
 from osa_runtime.errors import CheckpointError, ExportError, InputError
-from osa_runtime.exporters.export import export
+from osa_runtime.exporters.pipeline import export
 
 SHAPE_OF_RESULT = "(module, example_inputs, axes), as in (model, (x,), {'x': {0: 'batch'}})"
 

@@ -146,17 +146,19 @@ def _check_device(device: str) -> None:
 
 @contextlib.contextmanager
 def _reproducible(settings: TrainingSettings) -> Iterator[None]:
-    """Seed torch and ask for deterministic kernels; afterwards the caller's generator is as it was."""
+    """Seed torch, fix its threads and ask for deterministic kernels; afterwards all is as the caller had it."""
     # cuBLAS reads this once, when it starts; without it its sums may differ from run to run.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     mode = torch.get_deterministic_debug_mode()
-    before = _random_state()
+    before, threads = _random_state(), torch.get_num_threads()
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.manual_seed(settings.seed)
+    torch.set_num_threads(settings.threads or threads)
     try:
         yield
     finally:
         torch.set_deterministic_debug_mode(mode)
+        torch.set_num_threads(threads)
         _set_random_state(before)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from typing import Any
 
 from osa_runtime.errors import ConfigError
@@ -34,6 +35,7 @@ class TrainingSettings:
     clip: float = 1.0
     seed: int = 0
     device: str = "cpu"
+    threads: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("depth", "dim", "heads", "epochs", "batch_size"):
@@ -43,17 +45,21 @@ class TrainingSettings:
         _check("clip", self.clip, _finite(self.clip) and self.clip > 0, "a number above 0")
         _check("lr", self.lr, self.lr is None or (_finite(self.lr) and self.lr > 0), "a number above 0, such as 1e-3")
         _check("patch_size", self.patch_size, self.patch_size is None or self.patch_size >= 1, "1 or more")
+        _check("threads", self.threads, self.threads is None or self.threads >= 1, "1 or more")
         _check("device", self.device, self.device in ("cpu", "cuda"), "cpu or cuda")
 
     def resolved(self, image_size: tuple[int, int]) -> TrainingSettings:
         """The same settings with every ``None`` replaced by what suits the depth and the images."""
         from osa_runtime.nn.initialisation import default_slope  # here, because it imports torch
 
+        patch = default_patch_size(image_size) if self.patch_size is None else self.patch_size
+        work = self.batch_size * self.dim * (image_size[0] // patch) * (image_size[1] // patch)
         return dataclasses.replace(
             self,
             lr=default_lr(self.depth) if self.lr is None else self.lr,
             slope=default_slope(self.depth) if self.slope is None else self.slope,
-            patch_size=default_patch_size(image_size) if self.patch_size is None else self.patch_size,
+            patch_size=patch,
+            threads=default_threads(work) if self.threads is None else self.threads,
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -66,6 +72,15 @@ def default_lr(depth: int) -> float:
     Chosen on validation folds of the digits: 2e-3 diverged at depth 8, 1e-3 at depth 32.
     """
     return 1e-3 if depth <= 16 else 3e-4
+
+
+def default_threads(work: int) -> int:
+    """One for small models, every core for others, by the size of an activation.
+
+    Operations on small tensors gain nothing from a second thread, and lose much when another program has its core:
+    each of them waits for the slower thread.
+    """
+    return 1 if work < 2**17 else os.cpu_count() or 1
 
 
 def default_patch_size(image_size: tuple[int, int]) -> int:

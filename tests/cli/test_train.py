@@ -47,7 +47,7 @@ def test_every_option_reaches_the_settings(images: Path, tmp_path: Path) -> None
     chosen = {
         "attention": "polynomial", "power": 1, "conditioning": "spectral", "depth": 2, "dim": 12, "heads": 3,
         "patch_size": 1, "slope": 0.4, "epochs": 1, "batch_size": 9, "lr": 1e-5, "weight_decay": 0.5, "clip": 0.5,
-        "seed": 5, "device": "cpu",
+        "seed": 5, "device": "cpu", "threads": 1,
     }  # fmt: skip
     flags = [part for name, value in chosen.items() for part in (f"--{name.replace('_', '-')}", value)]
     code, output = osa_train("--data", images, "--out", tmp_path / "run", *flags, "--residual", "--norm")

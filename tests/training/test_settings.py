@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import os
 
 import pytest
 
@@ -51,5 +52,10 @@ def test_defaults_follow_the_depth() -> None:
 
 
 def test_chosen_values_stay() -> None:
-    settings = TrainingSettings(lr=0.1, slope=0.9, patch_size=4)
+    settings = TrainingSettings(lr=0.1, slope=0.9, patch_size=4, threads=2)
     assert settings.resolved((8, 8)) == settings
+
+
+def test_small_models_train_with_one_thread() -> None:
+    assert TrainingSettings().resolved((8, 8)).threads == 1
+    assert TrainingSettings(dim=512, batch_size=256).resolved((32, 32)).threads == (os.cpu_count() or 1)
