@@ -10,7 +10,8 @@ from __future__ import annotations
 import copy
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from osa_runtime.exporters.settings import ExportSettings
 from osa_runtime.nn import IsometricMLP, OrthogonalSelfAttention
@@ -20,33 +21,50 @@ from osa_runtime.nn.projection import PackedProjection
 def prepared(module: nn.Module, settings: ExportSettings) -> nn.Module:
     """An evaluation copy in the exported type, folded, with the settings applied to its OSA layers."""
     ready = copy.deepcopy(module).eval().requires_grad_(False)
-    for layer in ready.modules():
-        if isinstance(layer, PackedProjection):
+    layers = [layer for layer in ready.modules() if not parametrize.is_parametrized(layer)]
+    # Exact types only: a subclass may use its weights in another way.
+    for layer in layers:
+        if type(layer) is PackedProjection:
             _fold_conditioning(layer)
-        if isinstance(layer, IsometricMLP) and layer.leaky:
-            layer.contract.weight.mul_(layer.gain)
-            layer.gain = 1.0
-    for layer in ready.modules():
-        if isinstance(layer, OrthogonalSelfAttention):
+        if type(layer) is IsometricMLP and layer.leaky:
+            _fold_gain(layer)
+    for layer in layers:
+        if type(layer) is OrthogonalSelfAttention and type(layer.project) is PackedProjection:
             _fold_scale(layer)
+        if isinstance(layer, OrthogonalSelfAttention):
             _apply_settings(layer, settings)
-    return ready.half() if settings.dtype == "fp16" else ready
+    return in_type(ready, settings)
+
+
+def in_type(module: nn.Module, settings: ExportSettings) -> nn.Module:
+    return module.half() if settings.dtype == "fp16" else module
+
+
+def _fixed(weight: Tensor) -> nn.Parameter:
+    """A parameter of its own: layers that share one must not fold into it twice."""
+    return nn.Parameter(weight, requires_grad=False)
 
 
 def _fold_conditioning(layer: PackedProjection) -> None:
-    layer.weight.copy_(layer.effective_weight())
+    layer.weight = _fixed(layer.effective_weight().clone())
     layer.conditioned = False
     layer.correction = torch.zeros(0)
+
+
+def _fold_gain(layer: IsometricMLP) -> None:
+    layer.contract.weight = _fixed(layer.contract.weight * layer.gain)
+    layer.gain = 1.0
 
 
 def _fold_scale(layer: OrthogonalSelfAttention) -> None:
     width, heads = layer.project.width, layer.project.heads
     scale = layer.alpha / width**0.5
-    rows = layer.project.weight.view(heads, 3, width, -1)
+    rows = layer.project.weight.reshape(heads, 3, width, -1).clone()
     root = scale.abs().sqrt()[:, None, None]
     rows[:, 0] *= root * torch.where(scale < 0, -1.0, 1.0)[:, None, None]
     rows[:, 1] *= root
-    layer.alpha.fill_(width**0.5)
+    layer.project.weight = _fixed(rows.reshape_as(layer.project.weight))
+    layer.alpha = _fixed(torch.full_like(layer.alpha, width**0.5))
 
 
 def _apply_settings(layer: OrthogonalSelfAttention, settings: ExportSettings) -> None:

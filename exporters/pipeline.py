@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from osa_runtime.artifact import MANIFEST_FILE, MODEL_FILES, Artifact, Manifest,
 from osa_runtime.atomic import atomic_folder
 from osa_runtime.exporters.acceptance import check_answers
 from osa_runtime.exporters.facts import axis_ranges, describe_outputs, layer_settings, versions
-from osa_runtime.exporters.folding import prepared
+from osa_runtime.exporters.folding import in_type, prepared
 from osa_runtime.exporters.interface import Axes, Interface, describe_interface
 from osa_runtime.exporters.onnx_export import export_onnx
 from osa_runtime.exporters.progress import Listener, Progress
@@ -68,7 +69,9 @@ def export(
             path = folder / MODEL_FILES[settings.format]
             depth = sum(1 for layer in ready.modules() if isinstance(layer, nn.Linear))
             tolerance = relative_tolerance(settings.format, settings.dtype, depth)
-            check_answers(ready, artifact_runner(path, settings.format, interface.names), interface, names, tolerance)
+            # Eager is the module as it was given: a mistake in folding must show, too.
+            eager = in_type(copy.deepcopy(module).eval(), settings)
+            check_answers(eager, artifact_runner(path, settings.format, interface.names), interface, names, tolerance)
         manifest = Manifest(
             format=settings.format,
             inputs=interface.input_specs(),

@@ -18,6 +18,8 @@ def export_pt2(module: nn.Module, interface: Interface, folder: Path, progress: 
     """Write ``model.pt2``; it loads where this package is not installed."""
 
     def capture() -> torch.export.ExportedProgram:
+        # Branches are compiled on the way, and their cache would pass on the sizes of an earlier export as guards.
+        torch.compiler.reset()
         return torch.export.export(module, interface.examples, dynamic_shapes=interface.shapes())
 
     with progress.step("capture the graph"), torch.no_grad(), quiet(), blame(module, capture):

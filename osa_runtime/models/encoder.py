@@ -25,6 +25,7 @@ class SkiplessEncoder(nn.Module):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.config = config
+        self.vocabulary = config.vocabulary or 0
         if config.vocabulary is not None:
             self.embed: nn.Module = nn.Embedding(config.vocabulary, config.dim)
         else:
@@ -41,7 +42,7 @@ class SkiplessEncoder(nn.Module):
     def forward(self, tokens: Tensor, mask: Optional[Tensor] = None) -> Tensor:
         if not torch.jit.is_scripting():
             self._check(tokens, mask)
-        x = self.embed(tokens)
+        x = self._flagged(self.embed(tokens), tokens, mask)
         x = self.stack(x + self.positions[:, : x.size(1)], mask)
         if self.per_token:
             return self.head(x)
@@ -50,6 +51,18 @@ class SkiplessEncoder(nn.Module):
         # Filling, not multiplying: padding may hold anything.
         total = x.masked_fill(~mask[..., None], 0.0).sum(1)
         return self.head(total / mask.sum(1, keepdim=True).to(x.dtype))
+
+    def _flagged(self, x: Tensor, tokens: Tensor, mask: Optional[Tensor]) -> Tensor:
+        """NaN for a real token whose id is not in the vocabulary.
+
+        Eager refuses such ids; in an exported graph a negative one would silently count from the end of the table.
+        """
+        if self.vocabulary == 0:
+            return x
+        unknown = (tokens < 0) | (tokens >= self.vocabulary)
+        if mask is not None:
+            unknown = unknown & mask
+        return x.masked_fill(unknown[..., None], float("nan"))
 
     @torch.jit.unused
     def _check(self, tokens: Tensor, mask: Tensor | None) -> None:

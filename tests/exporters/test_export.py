@@ -190,6 +190,54 @@ def test_a_module_of_ones_own(tmp_path: Path, kind: str) -> None:
         assert compare(actual, expected, 1e-5)
 
 
+class Tied(nn.Module):
+    """Two layers that share their parameters, one of them used twice, another subclassed with its own scale."""
+
+    class Louder(OrthogonalSelfAttention):
+        def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+            q, k, v = self.project(x)
+            return orthogonal_attention(q, k, v, 2 * self.alpha).transpose(1, 2).flatten(2)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = OrthogonalSelfAttention(8, 2, alpha=-0.4, conditioning="spectral")
+        self.other = OrthogonalSelfAttention(8, 2, alpha=0.2, conditioning="spectral")
+        self.other.project.weight, self.other.alpha = self.one.project.weight, self.one.alpha
+        self.louder = Tied.Louder(8, 2, alpha=0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.louder(self.one(self.other(self.one(x))))
+
+
+def test_shared_and_subclassed_layers_are_not_folded_wrongly(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = Tied()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    artifact = export(module, (normal(2, 6, 8),), tmp_path / "a", dynamic_shapes={"x": {0: "batch", 1: "tokens"}})
+    run, x = artifact_runner(artifact.model_path, "onnx", ["x"]), normal(3, 30, 8)
+    with torch.no_grad():
+        assert compare(run([x])[0], module(x).numpy(), 1e-5)
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+
+
+@pytest.mark.parametrize("bad", [-1, 11])
+def test_an_unknown_token_never_gives_a_number(tmp_path: Path, bad: int) -> None:
+    """In ONNX a negative index counts from the end of the table; the answer must be NaN or an error."""
+    artifact = export_checkpoint(checkpoint(MODELS["encoder osa ids"], tmp_path / "c"), tmp_path / "a")
+    run = artifact_runner(artifact.model_path, "onnx", ["tokens", "mask"])
+    tokens, mask = torch.tensor([[1, 2, bad], [1, 2, 3]]), torch.ones(2, 3, dtype=torch.bool)
+    if bad >= 0:
+        with pytest.raises(Exception, match="out of data bounds"):
+            run([tokens, mask])
+    else:
+        out = run([tokens, mask])[0]
+        assert np.isnan(out[0]).all()
+        assert np.isfinite(out[1]).all()
+    mask[0, 2] = False
+    tokens[0, 2] = -1  # padding may hold anything
+    assert np.isfinite(run([tokens, mask])[0]).all()
+
+
 class Static(nn.Module):
     """Pretends to take any batch, but bakes the example's into the graph."""
 
