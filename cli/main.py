@@ -12,6 +12,7 @@ from osa_runtime.cli.data import app as data
 from osa_runtime.cli.doctor import doctor
 from osa_runtime.cli.export import export
 from osa_runtime.cli.inspect import inspect
+from osa_runtime.cli.run import run as run_model
 from osa_runtime.cli.train import train
 
 EPILOG = "Exit codes: 0 success · 1 a check failed · 2 wrong usage · 3 export or environment error"
@@ -30,6 +31,7 @@ app.command()(train)
 app.add_typer(data, name="data")
 app.command()(export)
 app.command()(inspect)
+app.command("run")(run_model)
 app.command()(doctor)
 
 
@@ -55,6 +57,8 @@ def osa(
     [cyan]osa train digits --out runs/digits[/cyan]    a first model, on the CPU
 
     [cyan]osa export runs/digits/checkpoint --out digits-onnx[/cyan]    deploy it
+
+    [cyan]osa run digits-onnx --input seven.png[/cyan]    ask it
 
     [cyan]osa data list[/cyan]                         the data sets known by name
 

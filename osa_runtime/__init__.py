@@ -1,7 +1,7 @@
 """Orthogonal Self-Attention: exact operators, skipless transformers, and their way to deployment.
 
-Importing this package is cheap and needs neither torch nor ONNX Runtime: the members that need torch are
-imported when they are first used.
+Importing this package is cheap and needs neither torch nor ONNX Runtime: the members that need them, or numpy,
+are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from osa_runtime.errors import (
     CheckpointError,
     ConfigError,
     DataError,
+    DeviceError,
     ExponentRangeError,
     ExportError,
     InputError,
     MissingDependencyError,
     OsaError,
+    RunError,
     StorageError,
 )
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     )
     from osa_runtime.nn import OrthogonalSelfAttention
     from osa_runtime.ops import attention_matrix, orthogonal_attention, skew_exponential
+    from osa_runtime.runtime.session import Session, load
 
 __version__ = "0.1.0"
 
@@ -47,6 +50,8 @@ _HOME_OF = {
     "ViTConfig": "osa_runtime.models",
     "load_checkpoint": "osa_runtime.models",
     "save_checkpoint": "osa_runtime.models",
+    "Session": "osa_runtime.runtime.session",
+    "load": "osa_runtime.runtime.session",
 }
 
 __all__ = [
@@ -64,16 +69,21 @@ __all__ = [
     "ViTConfig",
     "load_checkpoint",
     "save_checkpoint",
+    # running exported models
+    "Session",
+    "load",
     # errors
     "ArtifactError",
     "CheckpointError",
     "ConfigError",
     "DataError",
+    "DeviceError",
     "ExponentRangeError",
     "ExportError",
     "InputError",
     "MissingDependencyError",
     "OsaError",
+    "RunError",
     "StorageError",
 ]
 

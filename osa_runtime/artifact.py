@@ -57,7 +57,7 @@ class Manifest:
     def from_json(cls, text: str, where: str) -> Manifest:
         try:
             fields = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ArtifactError(f"{where} is not valid JSON ({error}); export the model again.") from error
         if not isinstance(fields, dict) or fields.pop("version", None) != VERSION:
             raise ArtifactError(f"{where} is not a manifest of version {VERSION}; export the model again.")
@@ -65,6 +65,7 @@ class Manifest:
             for key in ("inputs", "outputs"):
                 fields[key] = tuple(_spec(item) for item in fields[key])
             manifest = cls(**fields)
+            _check_types(manifest)
         except (TypeError, KeyError, ValueError) as error:
             raise ArtifactError(f"{where} lacks or misspells a field ({error}); export the model again.") from error
         if manifest.format not in MODEL_FILES:
@@ -100,6 +101,10 @@ class Artifact:
 
     def check_files(self) -> None:
         """Compare every file with the hash in the manifest."""
+        if self.model_path.name not in self.manifest.files:
+            raise ArtifactError(
+                f"{self.folder / MANIFEST_FILE} has no hash of {self.model_path.name}; export it again."
+            )
         for name, expected in self.manifest.files.items():
             path = self.folder / name
             if Path(name).name != name or not path.is_file():
@@ -123,6 +128,21 @@ def sha256(path: Path) -> str:
         while block := stream.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
+
+
+def _check_types(manifest: Manifest) -> None:
+    """What others rely on without looking: a manifest may come from anywhere."""
+    ranges = manifest.axes.values() if isinstance(manifest.axes, dict) else [None]
+    if not all(isinstance(r, dict) and all(type(size) is int for size in r.values()) for r in ranges):
+        raise TypeError("axes must map names to ranges of whole numbers")
+    entries = manifest.files.values() if isinstance(manifest.files, dict) else [None]
+    if not all(isinstance(entry, dict) for entry in entries):
+        raise TypeError("files must map names to their size and hash")
+    for name in ("osa", "source", "versions"):
+        if not isinstance(getattr(manifest, name), dict):
+            raise TypeError(f"{name} must be an object")
+    if not isinstance(manifest.format, str):
+        raise TypeError("format must be a name")
 
 
 def _spec(item: dict[str, Any]) -> TensorSpec:

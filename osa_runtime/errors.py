@@ -8,6 +8,8 @@
     ├── CheckpointError                             a checkpoint that is missing, damaged or of another version
     ├── ExportError                                 a model that cannot be exported
     ├── ArtifactError                               an exported folder that is missing, damaged or changed
+    ├── DeviceError                                 a device that was asked for and cannot be used
+    ├── RunError                                    a model that failed while it ran, or gave NaN or Inf
     ├── StorageError                                a path that cannot be read or written, a full disk
     └── MissingDependencyError                      an optional package that is not installed
 
@@ -52,6 +54,14 @@ class ExportError(OsaError):
 
 class ArtifactError(OsaError):
     """An exported folder is missing, damaged, or not what its manifest says."""
+
+
+class DeviceError(OsaError):
+    """The device that was asked for cannot be used; the message says what is missing and how to get it."""
+
+
+class RunError(OsaError):
+    """A loaded model failed while it ran, or its outputs are not finite where they must be."""
 
 
 class StorageError(OsaError):

@@ -1,0 +1,98 @@
+"""``osa run``: arrays or pictures through an exported model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+INPUTS, OUTPUT, WHERE = "Inputs", "Output", "Where it runs"
+
+
+def run(
+    artifact: Annotated[
+        Path, typer.Argument(help="An exported folder, or a model file (.onnx, .pt, .pt2).", show_default=False)
+    ],
+    inputs: Annotated[
+        list[str],
+        typer.Option(
+            "--input",
+            "-i",
+            help="NAME=FILE.npy, an .npz with an array per input, or a picture for an image model. The name may be "
+            "left out when the model has one input. Several pictures make a batch.",
+            rich_help_panel=INPUTS,
+        ),
+    ],
+    mean: Annotated[
+        float | None,
+        typer.Option(help="For pictures: subtracted from pixels scaled to 0…1; with --std.", rich_help_panel=INPUTS),
+    ] = None,
+    std: Annotated[
+        float | None,
+        typer.Option(help="For pictures: divides after --mean was subtracted.", rich_help_panel=INPUTS),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write all outputs to this .npz.", rich_help_panel=OUTPUT)] = None,
+    top: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Classes to show per row, with softmax probabilities; given, for every output of floats.",
+            show_default="5, for outputs called logits",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object instead of text.", rich_help_panel=OUTPUT)
+    ] = False,
+    allow_nonfinite: Annotated[
+        bool, typer.Option("--allow-nonfinite", help="Show NaN and Inf, do not fail.", rich_help_panel=OUTPUT)
+    ] = False,
+    device: Annotated[str, typer.Option(help="cpu, cuda, or cuda:1.", rich_help_panel=WHERE)] = "cpu",
+    allow_fallback: Annotated[
+        bool,
+        typer.Option("--allow-fallback", help="Use the CPU where --device cannot be used.", rich_help_panel=WHERE),
+    ] = False,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads.", show_default="as the runtime likes", rich_help_panel=WHERE)
+    ] = None,
+    check_hash: Annotated[
+        bool, typer.Option("--check-hash/--no-check-hash", help="Refuse changed files.", rich_help_panel=WHERE)
+    ] = True,
+) -> None:
+    """Run an exported model on arrays or pictures, and show what it says.
+
+    A picture is turned grey or RGB as the model wants, resized, scaled to 0…1 and standardised: with --mean and
+    --std, or else with the picture's own. `osa train` writes the training set's to metrics.json, in units of its own
+    pixels: divide them by the largest pixel (digits 16, mnist 255). Light on dark stays light on dark.
+
+    A sequence model without a mask gets one that says that every token is real.
+
+    [bold]Examples[/bold]
+
+    [cyan]osa run digits-onnx --input images=x.npy --out y.npz[/cyan]
+
+    [cyan]osa run digits-onnx --input seven.png --top 3[/cyan]
+
+    [cyan]osa run encoder-onnx --input batch.npz --device cuda --json[/cyan]
+    """
+    import time
+    import warnings
+
+    from osa_runtime.cli.run_inputs import read_inputs
+    from osa_runtime.cli.run_report import RunReport, check_out, write_outputs
+    from osa_runtime.runtime.session import load
+
+    check_out(out)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # the report shows the note on a fallback
+        session = load(artifact, device, threads=threads, allow_fallback=allow_fallback, check_hash=check_hash)
+    with session:
+        feeds, notes = read_inputs(inputs, session.inputs, (mean, std))
+        start = time.perf_counter()
+        outputs = session.run(feeds, check_finite=not allow_nonfinite)
+        seconds = time.perf_counter() - start
+    if out is not None:
+        write_outputs(out, outputs)
+    report = RunReport(session, outputs, seconds, notes, top)
+    report.show(as_json, out)

@@ -1,0 +1,125 @@
+"""The ``--input`` values of ``osa run``: which file is meant for which input, and what is in it."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from osa_runtime.artifact import TensorSpec
+from osa_runtime.cli.picture import is_picture, read_picture
+from osa_runtime.errors import InputError
+
+Array = NDArray[Any]
+Scaling = tuple[float | None, float | None]
+
+_UNREADABLE = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, MemoryError)
+
+
+def read_inputs(
+    values: Sequence[str], specs: Sequence[TensorSpec], scaling: Scaling
+) -> tuple[dict[str, Array], list[str]]:
+    """The arrays by input name, and notes on what was done to them."""
+    feeds: dict[str, Array] = {}
+    notes: list[str] = []
+    pictures: set[str] = set()
+    for value in values:
+        name, path = _split(value, specs)
+        if not path.is_file():
+            raise InputError(f"There is no file {path}, which --input {value} names.")
+        if is_picture(path):
+            spec = _image_spec(name, path, specs)
+            array, note = read_picture(path, spec, *scaling)
+            notes.append(note)
+            if spec.name in pictures:
+                feeds[spec.name] = np.concatenate([feeds[spec.name], array])
+                continue
+            pictures.add(spec.name)
+            _add(feeds, {spec.name: array}, value)
+        else:
+            _add(feeds, _arrays(name, path, specs), value)
+    _add_mask(feeds, specs, notes)
+    return feeds, notes
+
+
+def _split(value: str, specs: Sequence[TensorSpec]) -> tuple[str | None, Path]:
+    name, equals, path = value.partition("=")
+    names = [spec.name for spec in specs]
+    if equals and name in names:
+        return name, Path(path)
+    if equals and not Path(value).exists():  # otherwise it is a file with = in its name
+        raise InputError(f"--input {value} names the input {name!r}; the model takes {', '.join(map(str, specs))}.")
+    return None, Path(value)
+
+
+def _image_spec(name: str | None, path: Path, specs: Sequence[TensorSpec]) -> TensorSpec:
+    images = [s for s in specs if len(s.shape) == 4 and s.dtype in ("float32", "float16", "float64")]
+    found = [s for s in images if name in (None, s.name)]
+    if len(found) != 1:
+        raise InputError(
+            f"{path} is a picture, but it is not clear which input takes images (batch, channels, height, width); "
+            f"the model takes {', '.join(map(str, specs))}. Give arrays as NAME=FILE.npy."
+        )
+    return found[0]
+
+
+def _arrays(name: str | None, path: Path, specs: Sequence[TensorSpec]) -> dict[str, Array]:
+    content = _load(path)
+    if isinstance(content, Mapping):
+        if name is None:
+            return dict(content)
+        if len(content) != 1 and name not in content:
+            raise InputError(f"{path} holds {', '.join(content)}; give it without {name}=, or with one array.")
+        return {name: content.get(name, next(iter(content.values())))}
+    candidates = [spec for spec in specs if not _is_mask(spec)]
+    if name is None and len(candidates) != 1:
+        raise InputError(
+            f"--input {path} does not say which input it is; write NAME={path} with one of "
+            f"{', '.join(spec.name for spec in specs)}."
+        )
+    return {name or candidates[0].name: content}
+
+
+def _load(path: Path) -> Array | dict[str, Array]:
+    try:
+        with path.open("rb") as stream:
+            # Pickled objects could run code, so they stay forbidden.
+            content = np.load(stream, allow_pickle=False)
+            return {n: content[n] for n in content.files} if isinstance(content, np.lib.npyio.NpzFile) else content
+    except _UNREADABLE as error:
+        raise InputError(
+            f"{path} cannot be read as .npy or .npz: {_reason(error)}. Write arrays with numpy.save or numpy.savez."
+        ) from error
+
+
+def _reason(error: BaseException) -> str:
+    text = str(error).rstrip(".") or type(error).__name__
+    return "it holds no plain array" if "pickle" in text else text  # numpy's text recommends unsafe loading
+
+
+def _add(feeds: dict[str, Array], new: Mapping[str, Array], value: str) -> None:
+    twice = sorted(set(feeds) & set(new))
+    if twice:
+        raise InputError(f"--input {value} gives {', '.join(twice)} a second time; give each input once.")
+    feeds.update(new)
+
+
+def _is_mask(spec: TensorSpec) -> bool:
+    return spec.name == "mask" and spec.dtype == "bool"
+
+
+def _add_mask(feeds: dict[str, Array], specs: Sequence[TensorSpec], notes: list[str]) -> None:
+    """Every token is real, unless told otherwise."""
+    mask = next((s for s in specs if _is_mask(s) and s.name not in feeds), None)
+    first = next((s for s in specs if s.name in feeds), None)
+    if mask is None or first is None or feeds[first.name].ndim != len(first.shape):
+        return
+    sizes = dict(zip(first.shape, feeds[first.name].shape, strict=True))
+    if all(isinstance(axis, int) or axis in sizes for axis in mask.shape):
+        feeds["mask"] = np.ones([axis if isinstance(axis, int) else sizes[axis] for axis in mask.shape], bool)
+        notes.append("no mask was given: every token counts as real")

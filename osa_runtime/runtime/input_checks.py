@@ -1,0 +1,120 @@
+"""Inputs are checked before a model sees them: names, types, ranks, fixed axes, named axes, values, in this order."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from osa_runtime.artifact import TensorSpec
+from osa_runtime.errors import InputError
+from osa_runtime.runtime.interface import ANY_DTYPE, ANY_SHAPE, Interface
+
+Array = NDArray[Any]
+
+
+def check_inputs(feeds: Mapping[str, Any], interface: Interface) -> dict[str, Array]:
+    """The feeds as arrays, in the order of the model's inputs; the first thing that is wrong is an InputError."""
+    _check_names(feeds, interface)
+    arrays = {spec.name: _array(spec, feeds[spec.name]) for spec in interface.inputs if spec.name in feeds}
+    known = [spec for spec in interface.inputs if spec.name in feeds and spec.shape != ANY_SHAPE]
+    for spec in known:
+        _check_rank(spec, arrays[spec.name])
+    for spec in known:
+        _check_fixed_axes(spec, arrays[spec.name])
+    _check_named_axes(known, arrays, interface)
+    return arrays
+
+
+def check_finite_inputs(arrays: Mapping[str, Array]) -> None:
+    for name, array in arrays.items():
+        broken = describe_nonfinite(array)
+        if broken:
+            raise InputError(f"Input {name} holds {broken}; expected finite values only.")
+
+
+def describe_nonfinite(array: Array) -> str | None:
+    """How many values are NaN or Inf and where the first is; None when all are finite."""
+    if array.dtype.kind != "f":
+        return None
+    finite = np.isfinite(array)
+    if finite.all():
+        return None
+    first = tuple(int(i) for i in np.argwhere(~finite)[0])
+    return f"{int(np.count_nonzero(~finite))} NaN or Inf of {array.size} values, the first at {first}"
+
+
+def _check_names(feeds: Mapping[str, Any], interface: Interface) -> None:
+    takes = f"the model takes {', '.join(map(str, interface.inputs))}"
+    if not isinstance(feeds, Mapping):
+        raise InputError(f"Expected a mapping from input names to arrays, got {type(feeds).__name__}; {takes}.")
+    names = [spec.name for spec in interface.inputs]
+    for name in feeds:
+        if name not in names:
+            near = difflib.get_close_matches(str(name), names, n=1)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            raise InputError(f"Unexpected input {name!r}; {takes}.{hint}")
+    missing = [name for name in names if name not in feeds and name not in interface.optional]
+    if missing:
+        raise InputError(f"Missing input {', '.join(missing)}; {takes}.")
+
+
+def _array(spec: TensorSpec, value: Any) -> Array:
+    """The value as an array of exactly the right type: a silent cast would hide a mistake or lose digits."""
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"Input {spec.name} cannot be made an array: {error}; expected {spec}.") from error
+    if spec.dtype == ANY_DTYPE:
+        return array
+    if array.dtype.kind not in "buif":
+        raise InputError(f"Input {spec.name} is of type {array.dtype}, not an array of numbers; expected {spec}.")
+    if array.dtype != np.dtype(spec.dtype):
+        raise InputError(
+            f"Input {spec.name} is of type {array.dtype}, expected {spec.dtype}; "
+            f"cast it with {spec.name}.astype({spec.dtype!r})."
+        )
+    return array
+
+
+def _check_rank(spec: TensorSpec, array: Array) -> None:
+    rank = len(spec.shape)
+    if array.ndim != rank:
+        one_less = array.ndim == rank - 1 and isinstance(spec.shape[0], str)
+        hint = f" Add the axis {spec.shape[0]} with {spec.name}[None]." if one_less else ""
+        raise InputError(
+            f"Input {spec.name} has the shape {array.shape}, of rank {array.ndim}, expected rank {rank}: {spec}.{hint}"
+        )
+
+
+def _check_fixed_axes(spec: TensorSpec, array: Array) -> None:
+    for axis, (size, expected) in enumerate(zip(array.shape, spec.shape, strict=True)):
+        if isinstance(expected, int) and size != expected:
+            raise InputError(
+                f"Input {spec.name} has size {size} on axis {axis}, expected {expected}: "
+                f"its shape is {array.shape}, the model takes {spec}."
+            )
+
+
+def _check_named_axes(specs: list[TensorSpec], arrays: Mapping[str, Array], interface: Interface) -> None:
+    first: dict[str, tuple[str, int]] = {}
+    for spec in specs:
+        for axis, (size, name) in enumerate(zip(arrays[spec.name].shape, spec.shape, strict=True)):
+            if isinstance(name, int):
+                continue
+            where = f"Input {spec.name} has size {size} on axis {axis} ({name})"
+            _check_range(where, size, interface.axes.get(name, {}))
+            owner, expected = first.setdefault(name, (spec.name, size))
+            if size != expected:
+                raise InputError(f"{where}, but {owner} has {expected} on its axis {name}; expected equal sizes.")
+
+
+def _check_range(where: str, size: int, limits: Mapping[str, int]) -> None:
+    least = max(1, limits.get("min", 1))
+    if size < least:
+        raise InputError(f"{where}, expected at least {least}.")
+    if "max" in limits and size > limits["max"]:
+        raise InputError(f"{where}, expected at most {limits['max']}: the model was exported for no more.")

@@ -1,0 +1,139 @@
+"""ONNX models in ONNX Runtime, on the CPU or on CUDA."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from osa_runtime.artifact import TensorSpec
+from osa_runtime.errors import ArtifactError, MissingDependencyError, RunError
+from osa_runtime.runtime.cuda_check import CUDA_PROVIDER, ON_THE_CPU, onnx_cuda_problem
+from osa_runtime.runtime.device import CPU, Device, LoadOptions, Placement
+from osa_runtime.runtime.input_checks import Array
+from osa_runtime.runtime.interface import Interface, check_agreement
+from osa_runtime.runtime.session import Session, Source
+from osa_runtime.runtime.wheels import wheel_problem
+
+CPU_PROVIDER = "CPUExecutionProvider"
+FATAL = 4  # ONNX Runtime's log level; what it logs below that, it also raises
+DTYPE_OF = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(double)": "float64"} | {
+    f"tensor({name})": name for name in ("int64", "int32", "int16", "int8", "uint8", "bool")
+}
+
+
+class OnnxSession(Session):
+    def __init__(self, source: Source, options: LoadOptions) -> None:
+        declared = source.declared
+        self._ort = _import_onnxruntime()
+        self._session, placement = self._start(source, options)
+        found = _interface(self._session, source)
+        if declared is not None:
+            check_agreement(declared, found, f"The manifest of {source.path.parent}")
+        super().__init__(source, declared or found, placement)
+        self._device = Device("cuda", options.device.index) if placement.device != "cpu" else CPU
+
+    def _start(self, source: Source, options: LoadOptions) -> tuple[Any, Placement]:
+        note = None
+        if options.device != CPU:
+            problem = onnx_cuda_problem()
+            if problem is None:
+                session, problem = self._start_on_cuda(source, options)
+                if problem is None:
+                    placed = Placement(str(options.device), str(options.device), CUDA_PROVIDER, cpu_nodes(session))
+                    return session, placed
+            note = options.fall_back(problem)
+        session = self._create(source, options, [CPU_PROVIDER])
+        return session, Placement(str(options.device), str(CPU), CPU_PROVIDER, note=note)
+
+    def _start_on_cuda(self, source: Source, options: LoadOptions) -> tuple[Any, str | None]:
+        # TF32 keeps 10 of float32's 23 bits of mantissa; no output would agree with the reference any more.
+        wanted = {"device_id": str(options.device.index), "use_tf32": "0"}
+        try:
+            session = self._create(source, options, [(CUDA_PROVIDER, wanted), CPU_PROVIDER])
+        except ArtifactError as error:
+            if "CUDA" not in str(error):
+                raise
+            return None, f"{error.__cause__}. `osa doctor` tells more; choose another device, {ON_THE_CPU}."
+        if CUDA_PROVIDER not in session.get_providers():
+            return None, f"ONNX Runtime chose {', '.join(session.get_providers())} instead. See `osa doctor`."
+        return session, None
+
+    def _create(self, source: Source, options: LoadOptions, providers: Sequence[Any]) -> Any:
+        wanted = self._ort.SessionOptions()
+        wanted.log_severity_level = FATAL
+        wanted.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        if options.threads is not None:
+            wanted.intra_op_num_threads = options.threads
+        try:
+            # enable_fallback=0: a session never changes its provider behind the caller's back
+            return self._ort.InferenceSession(str(source.path), wanted, providers=providers, enable_fallback=0)
+        except Exception as error:
+            raise ArtifactError(f"ONNX Runtime cannot load {source.path}: {_text(error)}") from error
+
+    def _execute(self, arrays: dict[str, Array]) -> dict[str, Array]:
+        names = [spec.name for spec in self.outputs]
+        feeds = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+        session = self._session
+        if session is None:
+            raise RunError(f"The session of {self.path} is closed; load the model again.")
+        try:
+            if self._device == CPU:
+                values = session.run(names, feeds)
+            else:
+                values = self._run_bound(session, names, feeds, self._device)
+        except Exception as error:
+            raise RunError(f"ONNX Runtime failed while it ran {self.path}: {_text(error)}") from error
+        return dict(zip(names, values, strict=True))
+
+    def _run_bound(self, session: Any, names: Sequence[str], feeds: Mapping[str, Array], device: Device) -> list[Array]:
+        """One copy to the device and one back: between them ONNX Runtime keeps everything there."""
+        binding = session.io_binding()
+        for name, array in feeds.items():
+            value = self._ort.OrtValue.ortvalue_from_numpy(array, device.kind, device.index)
+            binding.bind_ortvalue_input(name, value)
+        for name in names:
+            binding.bind_output(name, device.kind, device.index)
+        session.run_with_iobinding(binding)
+        return list(binding.copy_outputs_to_cpu())
+
+    def close(self) -> None:
+        super().close()
+        self._session = None
+
+
+def cpu_nodes(session: Any) -> tuple[str, ...] | None:
+    """The nodes that ONNX Runtime placed on the CPU; None for releases before 1.24, which do not tell."""
+    try:
+        subgraphs = session.get_provider_graph_assignment_info()
+    except Exception:  # noqa: BLE001 - a report is worth less than the session
+        return None
+    nodes = [node for part in subgraphs if part.ep_name == CPU_PROVIDER for node in part.get_nodes()]
+    return tuple(f"{node.name} ({node.op_type})" for node in nodes)
+
+
+def _import_onnxruntime() -> Any:
+    try:
+        ort = importlib.import_module("onnxruntime")
+        return ort if ort.InferenceSession else None
+    except (ImportError, AttributeError) as error:  # AttributeError: a half-removed wheel imports as an empty namespace
+        problem = wheel_problem() or f"ONNX Runtime is installed and cannot be imported ({error}). Reinstall it."
+        raise MissingDependencyError(problem) from error
+
+
+def _interface(session: Any, source: Source) -> Interface:
+    inputs, outputs = session.get_inputs(), session.get_outputs()
+    return Interface(tuple(_spec(x, source) for x in inputs), tuple(_spec(x, source) for x in outputs))
+
+
+def _spec(value: Any, source: Source) -> TensorSpec:
+    if value.type not in DTYPE_OF:
+        raise ArtifactError(f"{value.name} of {source.path} is of type {value.type}; expected {', '.join(DTYPE_OF)}.")
+    shape = tuple(size if size is not None else f"{value.name}_{axis}" for axis, size in enumerate(value.shape))
+    return TensorSpec(value.name, DTYPE_OF[value.type], shape)
+
+
+def _text(error: Exception) -> str:
+    return " ".join(str(error).split())[:600] or type(error).__name__

@@ -1,0 +1,153 @@
+"""``load`` opens an exported model of any format, and the :class:`Session` that it returns runs it."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from osa_runtime.artifact import MANIFEST_FILE, Artifact, Manifest, TensorSpec
+from osa_runtime.errors import ArtifactError, InputError, RunError
+from osa_runtime.runtime.device import LoadOptions, Placement, parse_device
+from osa_runtime.runtime.input_checks import Array, check_finite_inputs, check_inputs, describe_nonfinite
+from osa_runtime.runtime.interface import Interface, manifest_interface
+
+if TYPE_CHECKING:
+    from typing import Self  # from Python 3.11 on
+
+__all__ = ["Session", "load"]
+
+FORMAT_OF = {".onnx": "onnx", ".pt": "torchscript", ".pt2": "pt2"}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model file, and the artifact that it belongs to when it was opened as one."""
+
+    path: Path
+    format: str
+    artifact: Artifact | None = None
+
+    @property
+    def declared(self) -> Interface | None:
+        if self.artifact is None:
+            return None
+        return manifest_interface(self.artifact.manifest, str(self.artifact.folder / MANIFEST_FILE))
+
+
+class Session(ABC):
+    """A loaded model. Any number of threads may call ``run`` at the same time.
+
+    ``inputs`` and ``outputs`` say names, types and axes, ``placement`` where the model really runs, and ``artifact``
+    is the exported folder, None for a model file that was opened alone.
+    """
+
+    def __init__(self, source: Source, interface: Interface, placement: Placement) -> None:
+        self.artifact = source.artifact
+        self.path = source.path
+        self.format = source.format
+        self.placement = placement
+        self._interface = interface
+        self._closed = False
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        return self._interface.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        return self._interface.outputs
+
+    @property
+    def manifest(self) -> Manifest | None:
+        return self.artifact.manifest if self.artifact else None
+
+    def run(self, feeds: Mapping[str, Any], *, check_finite: bool = False) -> dict[str, Array]:
+        """The outputs by name. ``check_finite`` refuses NaN and Inf, in the inputs and in the outputs."""
+        if self._closed:
+            raise RunError(f"The session of {self.path} is closed; load the model again.")
+        arrays = check_inputs(feeds, self._interface)
+        if check_finite:
+            check_finite_inputs(arrays)
+        outputs = self._execute(arrays)
+        if check_finite:
+            check_finite_outputs(outputs)
+        return outputs
+
+    @abstractmethod
+    def _execute(self, arrays: dict[str, Array]) -> dict[str, Array]:
+        """Run checked inputs; whatever the runtime raises becomes a RunError."""
+
+    def close(self) -> None:
+        """Give the model's memory back once the calls under way have ended. Closing twice does no harm."""
+        self._closed = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.path} on {self.placement.device}>"
+
+
+def check_finite_outputs(outputs: Mapping[str, Array]) -> None:
+    for name, array in outputs.items():
+        broken = describe_nonfinite(array)
+        if broken:
+            raise RunError(
+                f"Output {name} holds {broken}: the inputs or the attention's norms are beyond the range of the model, "
+                "or a sequence has no real token. Check the inputs, or export with more --squarings."
+            )
+
+
+def load(
+    path: str | os.PathLike[str],
+    device: str = "cpu",
+    *,
+    threads: int | None = None,
+    allow_fallback: bool = False,
+    check_hash: bool = True,
+) -> Session:
+    """Open an exported folder, or a model file alone (.onnx, .pt, .pt2), on ``cpu``, ``cuda`` or ``cuda:1``.
+
+    A device that cannot be used is a DeviceError; with ``allow_fallback`` it is a warning, and the session runs on
+    the CPU. A folder whose files are not those that were exported is refused unless ``check_hash`` is false.
+    TorchScript and pt2 files need torch. They are programs: load them only from people whom you trust.
+    """
+    options = LoadOptions(parse_device(device), threads, allow_fallback)
+    session = _open(_source(Path(path), check_hash), options)
+    if session.placement.note:
+        warnings.warn(session.placement.note, RuntimeWarning, stacklevel=2)
+    return session
+
+
+def _open(source: Source, options: LoadOptions) -> Session:
+    if source.format == "onnx":
+        from osa_runtime.runtime.onnx_session import OnnxSession
+
+        return OnnxSession(source, options)
+    from osa_runtime.runtime.torch_session import TorchSession
+
+    return TorchSession(source, options)
+
+
+def _source(path: Path, check_hash: bool) -> Source:
+    if not path.exists():
+        raise ArtifactError(f"{path} does not exist; expected a folder that `osa export` wrote, or a model file.")
+    if path.is_dir():
+        artifact = Artifact.open(path)
+        if check_hash:
+            artifact.check_files()
+        return Source(artifact.model_path, artifact.manifest.format, artifact)
+    if path.suffix not in FORMAT_OF:
+        raise InputError(
+            f"{path} is not a model file: expected a folder or a name that ends in {', '.join(FORMAT_OF)}."
+        )
+    return Source(path, FORMAT_OF[path.suffix])
