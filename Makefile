@@ -35,8 +35,11 @@ help: ## show this list
 install: $(STAMP) ## create .venv with everything in it (ORT=cpu for the CPU wheel of ONNX Runtime)
 	@echo "$(VENV) is ready; ONNX Runtime: $(ORT)"
 
-demo: $(STAMP) ## train a skipless OSA transformer on handwritten digits, on the CPU
+demo: $(STAMP) ## train a skipless OSA transformer on handwritten digits, export, inspect and run it, on the CPU
 	$(BIN)/osa train digits --out runs/digits --force
+	$(BIN)/osa export runs/digits --out runs/digits-onnx --force
+	$(BIN)/osa inspect runs/digits-onnx --graph runs/digits-onnx.png
+	$(BIN)/python examples/read_digits.py runs/digits-onnx
 
 test: $(STAMP) ## run all tests
 	$(TEST_ENV) $(BIN)/python -m pytest $(PYTEST_ARGS)
