@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -42,3 +43,12 @@ def installed_copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with zipfile.ZipFile(source / "dist" / built.stdout.split()[-1]) as wheel:
         wheel.extractall(unpacked)
     return unpacked
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+    """``exported("vit", "onnx")`` is the folder of a small exported model, which nobody may change."""
+    from small_models import export_small
+
+    home = tmp_path_factory.mktemp("exported")
+    return lambda model, kind: export_small(home, model, kind)
