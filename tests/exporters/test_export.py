@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from onnx.reference import ReferenceEvaluator
 from torch import Tensor, nn
 
 from exponents import normal
@@ -115,6 +116,25 @@ def test_every_kind_of_onnx_graph(tmp_path: Path, options: dict[str, Any]) -> No
     if "squarings" in options:
         everything = [*model.graph.node, *(node for f in model.functions for node in f.node)]
         assert not {node.op_type for node in everything} & {"Loop", "If", "Scan"}
+    artifact.check_files()
+
+
+@pytest.mark.parametrize("name", ["vit osa", "encoder osa ids"])
+def test_the_evaluator_of_onnx_runs_whole_models(tmp_path: Path, name: str) -> None:
+    config = MODELS[name]
+    source = checkpoint(config, tmp_path / "c")
+    artifact = export_checkpoint(source, tmp_path / "a")
+    x = inputs(config, 3, 40)
+    feeds = {spec.name: tensor.numpy() for spec, tensor in zip(artifact.manifest.inputs, x, strict=True)}
+    with torch.no_grad(), np.errstate(divide="ignore"):  # log(0) is how "no squaring" comes out
+        actual = ReferenceEvaluator(str(artifact.model_path)).run(None, feeds)[0]
+        assert compare(actual, load_checkpoint(source)(*x).numpy(), relative_tolerance("onnx", "fp32", config.depth))
+
+
+def test_large_weights_go_outside_by_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("osa_runtime.exporters.onnx_export.LARGEST_SINGLE_FILE", 1000)
+    artifact = export_checkpoint(checkpoint(MODELS["vit osa"], tmp_path / "c"), tmp_path / "a")
+    assert set(artifact.manifest.files) == {"model.onnx", "model.onnx.data"}
     artifact.check_files()
 
 
