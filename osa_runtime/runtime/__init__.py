@@ -1,4 +1,7 @@
-"""Running exported models. Nothing here imports torch: ONNX Runtime and numpy are enough to serve an artifact."""
+"""Running exported models. ONNX Runtime and numpy are enough; only torch's own formats need torch.
+
+``session`` has ``load`` and ``Session``, which import numpy; importing this package does not.
+"""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def test_help(arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [["train"], ["data"], ["data", "fetch"], ["data", "list"], ["doctor"]], ids=" ".join
+    "command", [["train"], ["data"], ["data", "fetch"], ["data", "list"], ["run"], ["doctor"]], ids=" ".join
 )
 def test_every_command_explains_itself(command: list[str]) -> None:
     result = runner.invoke(app, [*command, "--help"])
