@@ -25,4 +25,13 @@ def export_pt2(module: nn.Module, interface: Interface, folder: Path, progress: 
     with progress.step("capture the graph"), torch.no_grad(), quiet(), blame(module, capture):
         program = capture()
     with progress.step("write the model"), quiet():
+        _remove_stack_traces(program.graph_module)
         torch.export.save(program, folder / MODEL_FILES["pt2"])
+
+
+def _remove_stack_traces(graph_module: torch.fx.GraphModule) -> None:
+    """They hold paths of this machine; branches and loop bodies have their own."""
+    for part in graph_module.modules():
+        if isinstance(part, torch.fx.GraphModule):
+            for node in part.graph.nodes:
+                node.meta.pop("stack_trace", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 import torch
@@ -17,4 +18,17 @@ def export_torchscript(module: nn.Module, folder: Path, progress: Progress) -> N
     with progress.step("compile the module with TorchScript"), quiet():
         scripted = torch.jit.script(module)
     with progress.step("write the model"), quiet():
-        scripted.save(str(folder / MODEL_FILES["torchscript"]))
+        path = folder / MODEL_FILES["torchscript"]
+        scripted.save(str(path))
+        _remove_debug_records(path)
+
+
+def _remove_debug_records(path: Path) -> None:
+    """Drop the optional records that map the code back to source files: they hold paths of this machine."""
+    whole = path.with_suffix(".whole")
+    path.rename(whole)
+    with zipfile.ZipFile(whole) as source, zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as target:
+        for entry in source.infolist():
+            if not entry.filename.endswith(".debug_pkl"):
+                target.writestr(entry.filename, source.read(entry))
+    whole.unlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +166,15 @@ def test_the_graph_is_readable_and_carries_nothing_of_this_machine(tmp_path: Pat
     assert str(Path(__file__).parent.parent.parent).encode() not in content
     assert b"site-packages" not in content
     assert all(f.doc_string for f in model.functions)
+
+
+@pytest.mark.parametrize("kind", ["torchscript", "pt2"])
+def test_torch_formats_carry_nothing_of_this_machine(tmp_path: Path, kind: str) -> None:
+    artifact = export_checkpoint(checkpoint(MODELS["vit osa"], tmp_path / "c"), tmp_path / "a", format=kind)
+    root = str(Path(__file__).parent.parent.parent).encode()
+    with zipfile.ZipFile(artifact.model_path) as archive:
+        leaks = [name for name in archive.namelist() for text in [archive.read(name)] if root in text]
+    assert leaks == []
 
 
 def test_what_can_be_folded_is_folded(tmp_path: Path) -> None:
