@@ -31,9 +31,11 @@ def SkewExponential(s):
 
 @script(osa, default_opset=op)
 def DenseChange(q, k, v, c):
-    """(e^S − I)·V with S = c(QKᵀ − KQᵀ), skew to the last bit: one product and its own transpose."""
-    half = op.MatMul(q * c, op.Transpose(k, perm=[0, 1, 3, 2]))
-    s = half - op.Transpose(half, perm=[0, 1, 3, 2])
+    """(e^S − I)·V with S = c(QKᵀ − KQᵀ), formed in float64, where it may be small by cancellation."""
+    q64 = op.Cast(q, to=onnx.TensorProto.DOUBLE) * op.Cast(c, to=onnx.TensorProto.DOUBLE)
+    k64 = op.Cast(k, to=onnx.TensorProto.DOUBLE)
+    half = op.MatMul(q64, op.Transpose(k64, perm=[0, 1, 3, 2]))
+    s = op.Cast(half - op.Transpose(half, perm=[0, 1, 3, 2]), to=onnx.TensorProto.FLOAT)
     return op.MatMul(osa.SkewExpm1(s), v)
 
 

@@ -12,8 +12,32 @@ from osa_runtime.ops.scaling import most_squarings, reach
 
 # Where rounding G to float32 would be amplified more than this, the core goes to float64 (see ops/gram.py) …
 AMPLIFICATION = 8.0
-# … and where the graph may not branch, more than this gives NaN: an error of about 1e-5 times 1 + ‖S‖.
-TOLERATED_AMPLIFICATION = 64.0
+# … and where even float64 would keep fewer than six digits, the result is NaN.
+MOST_AMPLIFICATION = 1e10
+
+
+@script(osa, default_opset=op)
+def Sheared(f):
+    """[Q K] with K ← K − Q·diag(x), x_j = ⟨q_j, k_j⟩/⟨q_j, q_j⟩: S is the same, and K loses what is parallel to Q."""
+    q, k = op.Split(f, axis=-1, num_outputs=2)
+    length = op.ReduceSumSquare(q, op.Constant(value_ints=[-2]))
+    parallel = op.ReduceSum(q * k, op.Constant(value_ints=[-2]))
+    zero = op.CastLike(0.0, f)
+    x = op.Where(length > zero, parallel / op.Where(length > zero, length, op.CastLike(1.0, f)), zero)
+    return op.Concat(q, k - q * x, axis=-1)
+
+
+@script(osa, default_opset=op)
+def Float64Change(f, v, c):
+    """(e^S − I)·V from F = [Q K], computed in float64."""
+    f64 = osa.Sheared(op.Cast(f, to=onnx.TensorProto.DOUBLE))
+    c64 = op.Cast(c, to=onnx.TensorProto.DOUBLE)
+    m, w, balance = osa.GramCore(f64, op.Cast(v, to=onnx.TensorProto.DOUBLE), c64)
+    m2 = op.MatMul(m, m)
+    y = osa.GramSolution(m, m2, w, balance, c64)
+    sound = osa.Amplification(m, m2) <= op.CastLike(MOST_AMPLIFICATION, m)
+    kept = op.Where(sound, y, op.CastLike(op.Constant(value_float=float("nan")), y))
+    return op.Cast(op.MatMul(f64, kept), to=onnx.TensorProto.FLOAT)
 
 
 @script(osa, default_opset=op)
@@ -62,7 +86,8 @@ def lowrank_functions(choice: FunctionChoice) -> list[onnx.FunctionProto]:
         return c * balance * op.Concat(lower, op.Neg(upper), axis=-2)
 
     change = BranchingLowRankChange if choice.squarings is None else StraightLowRankChange
-    functions = [f.to_function_proto() for f in (GramCore, Amplification, GramSolution, change)]
+    parts = (Sheared, GramCore, Amplification, GramSolution, Float64Change, change)
+    functions = [f.to_function_proto() for f in parts]
     functions[-1].name = "LowRankChange"
     return functions
 
@@ -75,11 +100,7 @@ def BranchingLowRankChange(q, k, v, c):
     m2 = op.MatMul(m, m)
     in_doubt = op.Cast(osa.Amplification(m, m2) > AMPLIFICATION, to=onnx.TensorProto.FLOAT)
     if op.ReduceMax(in_doubt, keepdims=0) > 0.5:
-        f64 = op.Cast(f, to=onnx.TensorProto.DOUBLE)
-        c64 = op.Cast(c, to=onnx.TensorProto.DOUBLE)
-        m64, w64, balance64 = osa.GramCore(f64, op.Cast(v, to=onnx.TensorProto.DOUBLE), c64)
-        y64 = osa.GramSolution(m64, op.MatMul(m64, m64), w64, balance64, c64)
-        change = op.Cast(op.MatMul(f64, y64), to=onnx.TensorProto.FLOAT)
+        change = osa.Float64Change(f, v, c)
     else:
         change = op.MatMul(f, osa.GramSolution(m, m2, w, balance, c))
     return change
@@ -87,10 +108,5 @@ def BranchingLowRankChange(q, k, v, c):
 
 @script(osa, default_opset=op)
 def StraightLowRankChange(q, k, v, c):
-    """(e^S − I)·V with S = c(QKᵀ − KQᵀ), without a branch: NaN where float32 would lose too many digits."""
-    f = op.Concat(q, k, axis=-1)
-    m, w, balance = osa.GramCore(f, v, c)
-    m2 = op.MatMul(m, m)
-    y = osa.GramSolution(m, m2, w, balance, c)
-    sound = osa.Amplification(m, m2) <= TOLERATED_AMPLIFICATION
-    return op.MatMul(f, op.Where(sound, y, op.Constant(value_float=float("nan"))))
+    """(e^S − I)·V with S = c(QKᵀ − KQᵀ), in float64 throughout: a graph without branches cannot choose."""
+    return osa.Float64Change(op.Concat(q, k, axis=-1), v, c)

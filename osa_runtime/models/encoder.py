@@ -25,7 +25,7 @@ class SkiplessEncoder(nn.Module):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.config = config
-        self.vocabulary = config.vocabulary or 0
+        self.vocabulary, self.max_length = config.vocabulary or 0, config.max_length
         if config.vocabulary is not None:
             self.embed: nn.Module = nn.Embedding(config.vocabulary, config.dim)
         else:
@@ -42,6 +42,11 @@ class SkiplessEncoder(nn.Module):
     def forward(self, tokens: Tensor, mask: Optional[Tensor] = None) -> Tensor:
         if not torch.jit.is_scripting():
             self._check(tokens, mask)
+        elif tokens.size(1) > self.max_length:
+            raise ValueError("more tokens than the model's max_length")
+        if mask is not None:
+            # In a graph without checks a mask of (batch, 1) would broadcast, and count once for many tokens.
+            mask = mask.expand(tokens.size(0), tokens.size(1))
         x = self._flagged(self.embed(tokens), tokens, mask)
         x = self.stack(x + self.positions[:, : x.size(1)], mask)
         if self.per_token:

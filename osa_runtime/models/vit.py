@@ -30,6 +30,8 @@ class SkiplessViT(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         if not torch.jit.is_scripting():
             self._check(images)
+        elif images.size(2) != self.rows * self.patch or images.size(3) != self.columns * self.patch:
+            raise ValueError("images are not of the size that the model was built for")
         x = self.embed(self._patches(images))
         summary = self.summary
         if summary is not None:

@@ -26,5 +26,9 @@ class SoftmaxSelfAttention(nn.Module):
         if not torch.jit.is_scripting():
             check_sequence(x, mask, self.project.dim)
         q, k, v = self.project(x)
-        allowed = None if mask is None else mask[:, None, None, :]
-        return self.out(merge_heads(nn.functional.scaled_dot_product_attention(q, k, v, allowed)))
+        if mask is None:
+            return self.out(merge_heads(nn.functional.scaled_dot_product_attention(q, k, v)))
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, mask[:, None, None, :])
+        # A softmax over no token at all is whatever a runtime makes of it; here it is zero.
+        empty = ~mask.any(-1)[:, None, None, None]
+        return self.out(merge_heads(mixed.masked_fill(empty, 0.0)))

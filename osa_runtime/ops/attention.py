@@ -11,7 +11,7 @@ from typing import Optional, Union  # TorchScript reads these annotations and do
 import torch
 from torch import Tensor
 
-from osa_runtime.ops.checks import check_attention_inputs, check_skew
+from osa_runtime.ops.checks import check_attention_inputs, check_overflow, check_skew
 from osa_runtime.ops.dense import dense_attention, skew_expm1, skew_matrix
 from osa_runtime.ops.gram import lowrank_attention
 from osa_runtime.ops.interception import intercepted
@@ -51,7 +51,10 @@ def orthogonal_attention(
             # Autocast would put the core's products into half precision.
             with torch.autocast(q.device.type, enabled=False):
                 return _apply(q, k, v, scale, mask, form, approximant, squarings)
-    return _apply(q, k, v, scale, mask, form, approximant, squarings)
+    out = _apply(q, k, v, scale, mask, form, approximant, squarings)
+    if not torch.jit.is_scripting():
+        check_overflow(out, q, k, v, scale)
+    return out
 
 
 def attention_matrix(q: Tensor, k: Tensor, scale: Union[float, Tensor], *, mask: Optional[Tensor] = None) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from osa_runtime.errors import InputError
+from osa_runtime.errors import ExponentRangeError, InputError
 
 FORMS = ("auto", "dense", "lowrank")
 APPROXIMANTS = ("taylor", "pade")
@@ -51,6 +51,18 @@ def check_skew(s: Tensor, approximant: str, squarings: str | int) -> None:
         raise InputError(
             f"skew_exponential expects S = −Sᵀ, but max|S + Sᵀ| is {defect:.3g} where max|S| is {largest:.3g}. "
             "Pass (S − Sᵀ)/2, or use torch.linalg.matrix_exp for matrices that are not skew."
+        )
+
+
+def check_overflow(out: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float | Tensor) -> None:
+    """In eager mode, raise when finite inputs gave something that is not: their products left the range of the type."""
+    if torch.compiler.is_compiling() or bool(out.detach().isfinite().all()):
+        return
+    factor = torch.as_tensor(scale)
+    if all(bool(x.detach().isfinite().all()) for x in (q, k, v, factor)):
+        raise ExponentRangeError(
+            f"The products of q and k overflow {q.dtype}: max|q| is {float(q.detach().abs().max()):.3g}, "
+            f"max|k| is {float(k.detach().abs().max()):.3g}. Reduce their norms or the scale."
         )
 
 

@@ -18,9 +18,13 @@ from osa_runtime.ops.taylor import taylor_expm1
 
 
 def skew_matrix(q: Tensor, k: Tensor, scale: Tensor) -> Tensor:
-    """S = c(QKᵀ − KQᵀ), skew to the last bit: one product and its own transpose."""
-    half = (q * scale) @ k.mT
-    return half - half.mT
+    """S = c(QKᵀ − KQᵀ), skew to the last bit: one product and its own transpose.
+
+    In float64: where S is small by cancellation (tokens with a common mean, K almost a multiple of Q), rounding the
+    products to float32 first would cost its leading digits. One product of an N×N exponential is cheap.
+    """
+    half = (q.to(torch.float64) * scale.to(torch.float64)) @ k.to(torch.float64).mT
+    return (half - half.mT).to(q.dtype)
 
 
 def skew_norm(s: Tensor, s2: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from osa_runtime.ops.pade import pade_phi1
 from osa_runtime.ops.scaling import (
+    check_amplification,
     check_range,
     double_phi1,
     most_squarings,
@@ -30,10 +31,10 @@ def lowrank_attention(
 ) -> Tensor:
     """(e^S − I)V. ``double`` says that the result is float64; ``squarings`` < 0 means as many as needed."""
     f_nm = torch.cat([q, k], -1)
+    if double:
+        return _in_float64(f_nm, v, scale, approximant, squarings, True)
     m_mm, w_me, balance = gram_core(f_nm, v, scale)
     m2_mm = m_mm @ m_mm
-    if double:
-        return f_nm @ _core_solution(m_mm, m2_mm, w_me, balance, scale, approximant, squarings, True)
     in_doubt = (rounding_amplification(m_mm, m2_mm) > 8.0).any()
     if not torch.jit.is_scripting():  # noqa: SIM102  # TorchScript skips the body only when this stands alone
         if torch.compiler.is_exporting():
@@ -41,7 +42,7 @@ def lowrank_attention(
             return _branch_in_graph(in_doubt, f_nm, v, scale, core, approximant, squarings)
     # Under torch.compile this is a graph break: its own branches fail to capture with dynamic sizes (torch 2.13).
     if bool(in_doubt):
-        return _in_float64(f_nm, v, scale, approximant, squarings)
+        return _in_float64(f_nm, v, scale, approximant, squarings, False)
     return f_nm @ _core_solution(m_mm, m2_mm, w_me, balance, scale, approximant, squarings, False)
 
 
@@ -98,12 +99,29 @@ def _core_solution(
     return scale * balance * swapped
 
 
-def _in_float64(f: Tensor, v: Tensor, scale: Tensor, approximant: str, squarings: int) -> Tensor:
-    """The same form with float64 inside, for a float32 result."""
-    f64, scale64 = f.to(torch.float64), scale.to(torch.float64)
+def sheared(f: Tensor) -> Tensor:
+    """[Q K] with K ← K − Q·diag(x), x_j = ⟨q_j, k_j⟩/⟨q_j, q_j⟩: S does not change, and K loses what is parallel to Q.
+
+    Any symmetric X would do in place of diag(x); x may be constant for the gradient, because S does not depend on it.
+    """
+    d = f.size(-1) // 2
+    q, k = f[..., :d], f[..., d:]
+    parallel, length = (q.detach() * k.detach()).sum(-2, True), q.detach().square().sum(-2, True)
+    x = torch.where(length > 0, parallel / length, torch.zeros_like(length))
+    return torch.cat([q, k - q * x], -1)
+
+
+def _in_float64(f: Tensor, v: Tensor, scale: Tensor, approximant: str, squarings: int, double: bool) -> Tensor:
+    """The same form with float64 inside. NaN where not even that leaves the digits that were asked for."""
+    f64, scale64 = sheared(f.to(torch.float64)), scale.to(torch.float64)
     m, w, balance = gram_core(f64, v.to(torch.float64), scale64)
-    y = _core_solution(m, m @ m, w, balance, scale64, approximant, squarings, False)
-    return (f64 @ y).to(f.dtype)
+    m2 = m @ m
+    y = _core_solution(m, m2, w, balance, scale64, approximant, squarings, double)
+    amplification = rounding_amplification(m, m2)[..., None, None]
+    if not torch.jit.is_scripting():
+        check_amplification(amplification)
+    sound = torch.where(amplification <= 1e10, 0.0, float("nan"))
+    return (f64 @ (y + sound)).to(f.dtype)
 
 
 @torch.jit.unused
@@ -121,7 +139,7 @@ def _branch_in_graph(
         return f @ _core_solution(m, m2, w, balance, scale, approximant, squarings, False)
 
     def double(f: Tensor, v: Tensor, scale: Tensor, m: Tensor, m2: Tensor, w: Tensor, balance: Tensor) -> Tensor:  # noqa: ARG001
-        return _in_float64(f, v, scale, approximant, squarings)
+        return _in_float64(f, v, scale, approximant, squarings, False)
 
     result: Tensor = torch.cond(in_doubt, double, single, (f, v, scale, *core))
     return result

@@ -75,6 +75,16 @@ def check_range(norm: Tensor, theta: float, squarings: int, double: bool) -> Non
     )
 
 
+def check_amplification(amplification: Tensor) -> None:
+    """In eager mode, raise where rounding to float64 is amplified so much that fewer than six digits are left."""
+    if torch.compiler.is_compiling() or not bool((amplification > 1e10).any()):
+        return
+    raise ExponentRangeError(
+        f"QKᵀ and KQᵀ cancel to {float(amplification.max()):.2g} times below their size, which leaves no digits of S. "
+        "Make q and k less parallel (or subtract the mean of the tokens), or use form='dense'."
+    )
+
+
 @torch.jit.unused
 def captures_control_flow() -> bool:
     """Whether a loop or a branch must become part of a graph.

@@ -88,6 +88,14 @@ def test_an_exponent_without_meaning_is_an_error(dtype: torch.dtype, form: str) 
 
 
 @pytest.mark.parametrize("form", FORMS)
+def test_an_overflow_of_finite_inputs_is_an_error(form: str) -> None:
+    q, k, v = inputs(tokens=40)
+    for factor in (1e20, 1e30):
+        with pytest.raises(ExponentRangeError):
+            orthogonal_attention(q * factor, k * factor, v, 1.0, form=form)
+
+
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("approximant", ["taylor", "pade"])
 def test_fixed_squarings(form: str, approximant: str) -> None:
     q, k, v = inputs()
