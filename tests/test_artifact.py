@@ -49,7 +49,7 @@ def test_a_changed_model_is_noticed(folder: Path) -> None:
 
 
 def test_a_file_outside_the_folder_is_not_touched(folder: Path) -> None:
-    edit(folder, files={"../secret": {"sha256": "0"}})
+    edit(folder, files=describe_files(folder) | {"../secret": {"sha256": "0"}})
     with pytest.raises(ArtifactError, match="does not exist"):
         Artifact.open(folder).check_files()
 
