@@ -12,8 +12,6 @@ from torch import Tensor, nn
 from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import ExportError, InputError
 from osa_runtime.exporters.interface import Interface, spec
-from osa_runtime.nn import OrthogonalSelfAttention
-from osa_runtime.ops.scaling import most_squarings, reach
 
 PACKAGES = (
     "osa-runtime",
@@ -61,22 +59,6 @@ def axis_ranges(interface: Interface) -> dict[str, dict[str, int]]:
     """The largest size of each dynamic axis that has one."""
     largest = {name: interface.high(dim) for name, dim in interface.dimensions().items()}
     return {name: {"max": high} for name, high in largest.items() if high < interface.UNBOUNDED}
-
-
-def layer_settings(module: nn.Module) -> dict[str, Any]:
-    """The settings of the OSA layers, for the formats whose graph is traced from them."""
-    layers = [layer for layer in module.modules() if isinstance(layer, OrthogonalSelfAttention)]
-    if not layers:
-        return {}
-    first = layers[0]
-    trips = first.squarings if isinstance(first.squarings, int) else most_squarings(False)
-    limit = reach(first.approximant, "dense", False) * 2.0**trips
-    return {
-        "form": first.form,
-        "approximant": first.approximant,
-        "squarings": first.squarings,
-        "largest_norm": limit,
-    }
 
 
 def versions() -> dict[str, str]:

@@ -8,10 +8,11 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
+from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
 from osa_runtime.exporters.settings import ExportSettings
 from osa_runtime.nn import IsometricMLP, OrthogonalSelfAttention
@@ -21,19 +22,33 @@ from osa_runtime.nn.projection import PackedProjection
 def prepared(module: nn.Module, settings: ExportSettings) -> nn.Module:
     """An evaluation copy in the exported type, folded, with the settings applied to its OSA layers."""
     ready = copy.deepcopy(module).eval().requires_grad_(False)
-    layers = [layer for layer in ready.modules() if not parametrize.is_parametrized(layer)]
-    # Exact types only: a subclass may use its weights in another way.
-    for layer in layers:
-        if type(layer) is PackedProjection:
-            _fold_conditioning(layer)
-        if type(layer) is IsometricMLP and layer.leaky:
-            _fold_gain(layer)
-    for layer in layers:
-        if type(layer) is OrthogonalSelfAttention and type(layer.project) is PackedProjection:
-            _fold_scale(layer)
+    owners = Counter(child for layer in ready.modules() for child in layer._modules.values() if child is not None)
+    for layer in ready.modules():
+        if _is_plain(layer, PackedProjection):
+            _fold_conditioning(cast(PackedProjection, layer))
+    for layer in ready.modules():
+        if _is_plain(layer, IsometricMLP) and _is_own(layer.contract, nn.Linear, owners) and layer.leaky:
+            _fold_gain(cast(IsometricMLP, layer))
+        if _is_plain(layer, OrthogonalSelfAttention) and _is_own(layer.project, PackedProjection, owners):
+            _fold_scale(cast(OrthogonalSelfAttention, layer))
         if isinstance(layer, OrthogonalSelfAttention):
             _apply_settings(layer, settings)
     return in_type(ready, settings)
+
+
+def _is_plain(layer: object, kind: type[nn.Module]) -> bool:
+    """Exactly this type (a subclass, or a parametrised layer, may use its weights in another way), and no hooks."""
+    return (
+        type(layer) is kind
+        and not layer._forward_hooks
+        and not layer._forward_pre_hooks
+        and "forward" not in vars(layer)
+    )
+
+
+def _is_own(part: object, kind: type[nn.Module], owners: Counter[nn.Module]) -> bool:
+    """A part that two layers share cannot take in what belongs to one of them."""
+    return isinstance(part, nn.Module) and _is_plain(part, kind) and owners[part] == 1
 
 
 def in_type(module: nn.Module, settings: ExportSettings) -> nn.Module:
@@ -58,6 +73,8 @@ def _fold_gain(layer: IsometricMLP) -> None:
 
 def _fold_scale(layer: OrthogonalSelfAttention) -> None:
     width, heads = layer.project.width, layer.project.heads
+    if layer.alpha.shape != (heads,):
+        return  # one α for all heads, or for something else: it stays an input of the operator
     scale = layer.alpha / width**0.5
     rows = layer.project.weight.reshape(heads, 3, width, -1).clone()
     root = scale.abs().sqrt()[:, None, None]

@@ -90,14 +90,23 @@ def capture(
 
 
 def _common(choices: set[FunctionChoice]) -> FunctionChoice | None:
-    if len(choices) <= 1:
-        return next(iter(choices), None)
-    if len({replace(choice, form="auto") for choice in choices if choice.squarings is None}) == 1:
-        return replace(next(iter(choices)), form="auto")
-    raise ExportError(
-        "The attention layers ask for different approximants or squarings, but one definition serves a whole model: "
-        "choose them for all with --form, --approximant and --squarings."
-    )
+    """One definition that serves all calls: of the forms, one that is valid wherever each of them is."""
+    if not choices:
+        return None
+    _demand_one("approximant", {choice.approximant for choice in choices})
+    _demand_one("squarings", {"auto" if choice.squarings is None else str(choice.squarings) for choice in choices})
+    one = min(choices, key=lambda choice: choice.form)
+    if len({choice.form for choice in choices}) == 1:
+        return one
+    return replace(one, form="auto" if one.squarings is None else "lowrank")
+
+
+def _demand_one(name: str, values: set[str]) -> None:
+    if len(values) > 1:
+        raise ExportError(
+            f"The calls of orthogonal attention in the model ask for different {name}: {', '.join(sorted(values))}. "
+            f"One definition serves a whole ONNX model: make them equal with --{name}."
+        )
 
 
 def _trace(module: nn.Module, interface: Interface, calls: Calls) -> ir.Model:

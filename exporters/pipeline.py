@@ -12,8 +12,10 @@ from torch import Tensor, nn
 
 from osa_runtime.artifact import MANIFEST_FILE, MODEL_FILES, Artifact, Manifest, describe_files
 from osa_runtime.atomic import atomic_folder
+from osa_runtime.errors import InputError
 from osa_runtime.exporters.acceptance import check_answers
-from osa_runtime.exporters.facts import axis_ranges, describe_outputs, layer_settings, versions
+from osa_runtime.exporters.calls import traced_settings
+from osa_runtime.exporters.facts import axis_ranges, describe_outputs, versions
 from osa_runtime.exporters.folding import in_type, prepared
 from osa_runtime.exporters.interface import Axes, Interface, describe_interface
 from osa_runtime.exporters.onnx_export import export_onnx
@@ -59,6 +61,7 @@ def export(
     settings = ExportSettings(format, opset, dtype, functions, form, approximant, squarings, external_data)
     steps = Progress(progress)
     with steps.step("prepare the module"), torch.no_grad():
+        _check_types(module, args, settings.dtype)
         ready = prepared(module, settings)
         interface = describe_interface(ready, _in_type(args, settings.dtype), input_names, dynamic_shapes)
         outputs = describe_outputs(ready, interface, output_names)
@@ -67,8 +70,7 @@ def export(
         osa = _write(ready, interface, names, settings, folder, steps)
         with steps.step("check the answers"):
             path = folder / MODEL_FILES[settings.format]
-            depth = sum(1 for layer in ready.modules() if isinstance(layer, nn.Linear))
-            tolerance = relative_tolerance(settings.format, settings.dtype, depth)
+            tolerance = relative_tolerance(settings.format, settings.dtype, _depth(ready))
             # Eager is the module as it was given: a mistake in folding must show, too.
             eager = in_type(copy.deepcopy(module).eval(), settings)
             check_answers(eager, artifact_runner(path, settings.format, interface.names), interface, names, tolerance)
@@ -100,11 +102,29 @@ def _write(
 ) -> dict[str, Any]:
     if settings.format == "onnx":
         return export_onnx(module, interface, outputs, settings, folder, progress)
+    osa = traced_settings(module, interface.examples, settings)
     if settings.format == "torchscript":
         export_torchscript(module, folder, progress)
     else:
         export_pt2(module, interface, folder, progress)
-    return layer_settings(module)
+    return osa
+
+
+def _check_types(module: nn.Module, args: Sequence[Tensor], dtype: str) -> None:
+    """An artifact that says fp32 must not hold or expect anything wider."""
+    if dtype != "fp32":
+        return  # everything is converted
+    wide = [name for name, parameter in module.named_parameters() if parameter.dtype == torch.float64]
+    if wide:
+        raise InputError(f"--dtype fp32: the module has float64 parameters ({wide[0]}); call module.float().")
+    for index, x in enumerate(args):
+        if isinstance(x, Tensor) and x.dtype == torch.float64:
+            raise InputError(f"--dtype fp32: the example input {index} has float64 values; call x.float().")
+
+
+def _depth(module: nn.Module) -> int:
+    """How many matrices the signal may pass: rounding adds up over them, whatever kind of layer holds them."""
+    return max(4, sum(parameter.dim() >= 2 for parameter in module.parameters()))
 
 
 def _in_type(args: Sequence[Tensor], dtype: str) -> tuple[Tensor, ...]:
