@@ -8,15 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from osa_runtime.nn.checks import check_sequence
-from osa_runtime.nn.initialisation import semi_orthogonal
-from osa_runtime.nn.projection import PackedProjection, merge_heads
+from osa_runtime.nn.projection import ProjectedAttention, merge_heads
 from osa_runtime.ops import orthogonal_attention
 from osa_runtime.ops.checks import check_options
 
 DEFAULT_ALPHA = 0.015
 
 
-class OrthogonalSelfAttention(nn.Module):
+class OrthogonalSelfAttention(ProjectedAttention):
     """x ← W_O · exp(α/√d · (QKᵀ − KQᵀ)) · V for each head, with packed projections and a learnable α per head.
 
     A drop-in for the attention of a block of one's own: ``forward(x, mask=None)`` with x (batch, N, dim) and a
@@ -36,13 +35,9 @@ class OrthogonalSelfAttention(nn.Module):
         approximant: str = "taylor",
         squarings: str | int = "auto",
     ) -> None:
-        super().__init__()
+        super().__init__(dim, heads, conditioning=conditioning, spectral_lambda=spectral_lambda)
         check_options(form, approximant, squarings)
-        self.project = PackedProjection(dim, heads, conditioning=conditioning, spectral_lambda=spectral_lambda)
         self.alpha = nn.Parameter(torch.full((heads,), float(alpha)))
-        self.out = nn.Linear(dim, dim, bias=False)
-        with torch.no_grad():
-            self.out.weight.copy_(semi_orthogonal(dim, dim))
         self.form, self.approximant, self.squarings = form, approximant, squarings
 
     def forward(self, x: Tensor, mask: Optional[Tensor] = None) -> Tensor:

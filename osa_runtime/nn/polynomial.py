@@ -5,30 +5,25 @@ from __future__ import annotations
 from typing import Optional  # TorchScript reads these annotations and does not know X | Y
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from osa_runtime.errors import ConfigError
 from osa_runtime.nn.checks import check_sequence
-from osa_runtime.nn.initialisation import semi_orthogonal
-from osa_runtime.nn.projection import PackedProjection, merge_heads
+from osa_runtime.nn.projection import ProjectedAttention, merge_heads
 
 POWERS = (1, 3)
 
 
-class PolynomialSelfAttention(nn.Module):
+class PolynomialSelfAttention(ProjectedAttention):
     """x ← W_O · φ(QKᵀ/√d) · V with φ(x) = xᵖ/√N, p = 1 or 3, N the number of real tokens."""
 
     def __init__(
         self, dim: int, heads: int, *, power: int = 3, conditioning: str = "none", spectral_lambda: float = 1.0
     ) -> None:
-        super().__init__()
+        super().__init__(dim, heads, conditioning=conditioning, spectral_lambda=spectral_lambda)
         if power not in POWERS:
             raise ConfigError(f"power must be 1 or 3, got {power!r}.")
-        self.project = PackedProjection(dim, heads, conditioning=conditioning, spectral_lambda=spectral_lambda)
         self.power = power
-        self.out = nn.Linear(dim, dim, bias=False)
-        with torch.no_grad():
-            self.out.weight.copy_(semi_orthogonal(dim, dim))
 
     def forward(self, x: Tensor, mask: Optional[Tensor] = None) -> Tensor:
         if not torch.jit.is_scripting():

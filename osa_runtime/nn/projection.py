@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from osa_runtime.errors import ConfigError
-from osa_runtime.nn.initialisation import packed_projection
+from osa_runtime.nn.initialisation import packed_projection, semi_orthogonal
 
 CONDITIONINGS = ("none", "spectral")
 
@@ -43,6 +43,17 @@ class PackedProjection(nn.Module):
             per_head[..., self.width : 2 * self.width],
             per_head[..., 2 * self.width :],
         )
+
+
+class ProjectedAttention(nn.Module):
+    """What the attention layers share: packed projections on the way in, an orthogonal matrix on the way out."""
+
+    def __init__(self, dim: int, heads: int, *, conditioning: str = "none", spectral_lambda: float = 1.0) -> None:
+        super().__init__()
+        self.project = PackedProjection(dim, heads, conditioning=conditioning, spectral_lambda=spectral_lambda)
+        self.out = nn.Linear(dim, dim, bias=False)
+        with torch.no_grad():
+            self.out.weight.copy_(semi_orthogonal(dim, dim))
 
 
 def merge_heads(x: Tensor) -> Tensor:

@@ -8,19 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from osa_runtime.nn.checks import check_sequence
-from osa_runtime.nn.initialisation import semi_orthogonal
-from osa_runtime.nn.projection import PackedProjection, merge_heads
+from osa_runtime.nn.projection import ProjectedAttention, merge_heads
 
 
-class SoftmaxSelfAttention(nn.Module):
+class SoftmaxSelfAttention(ProjectedAttention):
     """x ← W_O · softmax(QKᵀ/√d) · V, with the projections and the initialisation of the orthogonal layer."""
-
-    def __init__(self, dim: int, heads: int, *, conditioning: str = "none", spectral_lambda: float = 1.0) -> None:
-        super().__init__()
-        self.project = PackedProjection(dim, heads, conditioning=conditioning, spectral_lambda=spectral_lambda)
-        self.out = nn.Linear(dim, dim, bias=False)
-        with torch.no_grad():
-            self.out.weight.copy_(semi_orthogonal(dim, dim))
 
     def forward(self, x: Tensor, mask: Optional[Tensor] = None) -> Tensor:
         if not torch.jit.is_scripting():

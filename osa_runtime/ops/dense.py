@@ -6,14 +6,7 @@ import torch
 from torch import Tensor
 
 from osa_runtime.ops.pade import pade_expm1
-from osa_runtime.ops.scaling import (
-    check_range,
-    double_expm1,
-    most_squarings,
-    reach,
-    scale_factor,
-    squarings_needed,
-)
+from osa_runtime.ops.scaling import double_expm1, reach, scaling
 from osa_runtime.ops.taylor import taylor_expm1
 
 
@@ -43,15 +36,7 @@ def skew_norm(s: Tensor, s2: Tensor) -> Tensor:
 def skew_expm1(s: Tensor, approximant: str, squarings: int, double: bool) -> Tensor:
     """e^S − I for skew S. ``squarings`` < 0 means as many as the norm needs."""
     s2 = s @ s
-    norm = skew_norm(s, s2)
-    theta = reach(approximant, "dense", double)
-    if squarings < 0:
-        count = squarings_needed(norm, theta, most_squarings(double))
-    else:
-        count = torch.full([], squarings, dtype=torch.int64, device=s.device)
-    if not torch.jit.is_scripting():
-        check_range(norm, theta, squarings, double)
-    factor = scale_factor(norm, theta, count)[..., None, None]
+    factor, count = scaling(skew_norm(s, s2), reach(approximant, "dense", double), squarings, double)
     a, a2 = s * factor, s2 * (factor * factor)
     z = pade_expm1(a, a2) if approximant == "pade" else taylor_expm1(a, a2)
     return double_expm1(z, count)

@@ -14,15 +14,7 @@ import torch
 from torch import Tensor
 
 from osa_runtime.ops.pade import pade_phi1
-from osa_runtime.ops.scaling import (
-    check_amplification,
-    check_range,
-    double_phi1,
-    most_squarings,
-    reach,
-    scale_factor,
-    squarings_needed,
-)
+from osa_runtime.ops.scaling import check_amplification, double_phi1, reach, scaling
 from osa_runtime.ops.taylor import taylor_phi1
 
 
@@ -83,15 +75,7 @@ def _core_solution(
 ) -> Tensor:
     """J·φ₁(M)·W with the balance undone: (…, m, e)."""
     width = m.size(-1)
-    norm = core_norm(m, m2)
-    theta = reach(approximant, "lowrank", double)
-    if squarings < 0:
-        count = squarings_needed(norm, theta, most_squarings(double))
-    else:
-        count = torch.full([], squarings, dtype=torch.int64, device=m.device)
-    if not torch.jit.is_scripting():
-        check_range(norm, theta, squarings, double)
-    factor = scale_factor(norm, theta, count)[..., None, None]
+    factor, count = scaling(core_norm(m, m2), reach(approximant, "lowrank", double), squarings, double)
     a, a2 = m * factor, m2 * (factor * factor)
     phi1 = pade_phi1(a, a2) if approximant == "pade" else taylor_phi1(a, a2)
     y = double_phi1(phi1 @ a, phi1 @ (w * factor), count)

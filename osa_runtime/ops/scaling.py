@@ -53,6 +53,17 @@ def scale_factor(norm: Tensor, theta: float, squarings: Tensor) -> Tensor:
     return torch.where(norm <= theta * doublings, 1.0 / doublings, torch.full_like(norm, float("nan")))
 
 
+def scaling(norm: Tensor, theta: float, squarings: int, double: bool) -> tuple[Tensor, Tensor]:
+    """2⁻ˢ for each entry as (…, 1, 1), and s. ``squarings`` < 0 stands for as many as the norm needs."""
+    if squarings < 0:
+        count = squarings_needed(norm, theta, most_squarings(double))
+    else:
+        count = torch.full([], squarings, dtype=torch.int64, device=norm.device)
+    if not torch.jit.is_scripting():
+        check_range(norm, theta, squarings, double)
+    return scale_factor(norm, theta, count)[..., None, None], count
+
+
 def check_range(norm: Tensor, theta: float, squarings: int, double: bool) -> None:
     """In eager mode, raise when a finite norm is out of range. ``squarings`` < 0 stands for auto.
 
