@@ -98,6 +98,7 @@ def export(
     require_export_packages()
     report = ExportReport(verbose)
     report.check(options, out, force)
+    _check_source(checkpoint, factory, weights, out)
     if dry_run:
         report.plan(checkpoint or factory, out, options, static)
         return
@@ -111,6 +112,18 @@ def export(
 
         artifact = export_factory(str(factory), weights, out, **options)
     report.result(artifact)
+
+
+def _check_source(checkpoint: Path | None, factory: str | None, weights: Path | None, out: Path) -> None:
+    """Before the first step is announced, and for --dry-run."""
+    if checkpoint is not None:
+        from osa_runtime.exporters.checkpoint_export import check_checkpoint
+
+        check_checkpoint(checkpoint, out)
+    else:
+        from osa_runtime.exporters.factory_export import check_factory
+
+        check_factory(str(factory), weights, out)
 
 
 def _squarings(text: str | None) -> str | int | None:

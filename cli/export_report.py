@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from osa_runtime.errors import MissingDependencyError, StorageError
+from osa_runtime.errors import MissingDependencyError
 
 if TYPE_CHECKING:
     from osa_runtime.artifact import Artifact
@@ -32,17 +32,20 @@ class ExportReport:
 
     def check(self, options: dict[str, Any], out: Path, force: bool) -> None:
         """What can be refused before the long work is."""
+        from osa_runtime.artifact import MANIFEST_FILE
+        from osa_runtime.atomic import check_replaceable
         from osa_runtime.exporters.settings import ExportSettings
 
         ExportSettings(**options)
-        if out.exists() and not force:
-            raise StorageError(f"{out} exists already; choose another folder, or replace it with --force.")
+        check_replaceable(out, replace=force, marker=MANIFEST_FILE)
 
     def plan(self, source: object, out: Path, options: dict[str, Any], static: bool) -> None:
         from osa_runtime.artifact import MANIFEST_FILE, MODEL_FILES
 
         self._console.print(f"Would export {source} to {out}:", soft_wrap=True)
-        self._console.print(f"  {MODEL_FILES[options['format']]}, {MANIFEST_FILE}", soft_wrap=True)
+        model = MODEL_FILES[options["format"]]
+        files = [model, *([f"{model}.data"] if options["external_data"] else []), MANIFEST_FILE]
+        self._console.print(f"  {', '.join(files)}", soft_wrap=True)
         chosen = {name: value for name, value in options.items() if value not in (None, False)} | {"static": static}
         self._console.print("  " + ", ".join(f"{name}={value}" for name, value in chosen.items()), soft_wrap=True)
 

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from osa_runtime.artifact import Artifact, sha256
+from osa_runtime.errors import CheckpointError
+from osa_runtime.exporters.destination import check_apart
 from osa_runtime.exporters.pipeline import export
 from osa_runtime.models import EncoderConfig, SkiplessEncoder, SkiplessViT, ViTConfig, load_checkpoint
-from osa_runtime.models.checkpoint import WEIGHTS_FILE, checkpoint_folder
+from osa_runtime.models.checkpoint import CONFIG_FILE, WEIGHTS_FILE, checkpoint_folder, read_description
 
 
 def export_checkpoint(checkpoint: str | Path, out: str | Path, *, static: bool = False, **options: Any) -> Artifact:
@@ -20,6 +22,7 @@ def export_checkpoint(checkpoint: str | Path, out: str | Path, *, static: bool =
     Images have a dynamic batch; sequences a dynamic batch and length, with the mask as an input. ``static`` fixes
     everything at a batch of 1, and at the full length.
     """
+    check_checkpoint(checkpoint, out)
     model = load_checkpoint(checkpoint)
     args, axes = example_inputs(model, static)
     names = list(axes) if axes else ["images" if isinstance(model, SkiplessViT) else "tokens", "mask"][: len(args)]
@@ -34,6 +37,15 @@ def export_checkpoint(checkpoint: str | Path, out: str | Path, *, static: bool =
         source=source,
         **options,
     )
+
+
+def check_checkpoint(checkpoint: str | Path, out: str | Path) -> None:
+    """What can be refused before any weights are read."""
+    where = checkpoint_folder(checkpoint)
+    read_description(where)
+    if not (where / WEIGHTS_FILE).is_file():
+        raise CheckpointError(f"{where / WEIGHTS_FILE} does not exist; copy it beside {CONFIG_FILE}.")
+    check_apart(out, where)
 
 
 def example_inputs(

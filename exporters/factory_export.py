@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from osa_runtime.artifact import Artifact, sha256
-from osa_runtime.errors import CheckpointError, ExportError, InputError
+from osa_runtime.errors import CheckpointError
+from osa_runtime.exporters.destination import check_apart
+from osa_runtime.exporters.factory import build, find
 from osa_runtime.exporters.pipeline import export
-
-SHAPE_OF_RESULT = "(module, example_inputs, axes), as in (model, (x,), {'x': {0: 'batch'}})"
 
 
 def export_factory(
     factory: str, weights: str | Path | None, out: str | Path, *, static: bool = False, **options: Any
 ) -> Artifact:
     """``factory`` is package.module:function, which returns the module, its example inputs and its dynamic axes."""
-    module, inputs, axes = _call(_find(factory), factory)
+    check_factory(factory, weights, out)
+    module, inputs, axes = build(factory)
     source: dict[str, Any] = {"factory": factory}
     if weights is not None:
         _fill(module, Path(weights))
@@ -30,36 +28,13 @@ def export_factory(
     return export(module, inputs, out, dynamic_shapes=None if static else axes, source=source, **options)
 
 
-def _find(factory: str) -> Callable[[], Any]:
-    module_name, _, name = factory.partition(":")
-    if not module_name or not name:
-        raise InputError(f"--factory is {factory!r}, expected package.module:function.")
-    sys.path.insert(0, str(Path.cwd()))  # as `python -m` does, so that a script beside the user is found
-    try:
-        found = getattr(importlib.import_module(module_name), name)
-    except ModuleNotFoundError as error:
-        raise InputError(f"--factory {factory}: there is no module {error.name!r}; run from its folder.") from error
-    except AttributeError as error:
-        raise InputError(f"--factory {factory}: {module_name} has no {name!r}.") from error
-    except Exception as error:
-        raise ExportError(f"--factory {factory}: importing it failed: {type(error).__name__}: {error}") from error
-    finally:
-        sys.path.pop(0)
-    if not callable(found):
-        raise InputError(f"--factory {factory} is not a function.")
-    return found
-
-
-def _call(function: Callable[[], Any], factory: str) -> tuple[nn.Module, tuple[Tensor, ...], dict[str, Any]]:
-    try:
-        result = function()
-    except Exception as error:
-        raise ExportError(f"--factory {factory} raised {type(error).__name__}: {error}") from error
-    valid = isinstance(result, tuple) and len(result) == 3 and isinstance(result[0], nn.Module)
-    if not valid:
-        raise ExportError(f"--factory {factory} must return {SHAPE_OF_RESULT}, got {type(result).__name__}.")
-    module, inputs, axes = result
-    return module, (inputs,) if isinstance(inputs, Tensor) else tuple(inputs), dict(axes or {})
+def check_factory(factory: str, weights: str | Path | None, out: str | Path) -> None:
+    """What can be refused before anything is built."""
+    find(factory)
+    if weights is not None:
+        if not Path(weights).is_file():
+            raise CheckpointError(f"--weights {weights} does not exist.")
+        check_apart(out, weights)
 
 
 def _fill(module: nn.Module, path: Path) -> None:
@@ -77,8 +52,6 @@ def _fill(module: nn.Module, path: Path) -> None:
 
 
 def _read(path: Path) -> dict[str, Tensor]:
-    if not path.is_file():
-        raise CheckpointError(f"--weights {path} does not exist.")
     try:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file

@@ -95,9 +95,7 @@ def describe_interface(
     found = tuple(names) if names is not None else _signature_names(module, len(args))
     if len(found) != len(args) or len(set(found)) != len(found):
         raise InputError(f"Expected {len(args)} distinct input names, one per example input, got {list(found)}.")
-    unknown = sorted(set(axes or {}) - set(found))
-    if unknown:
-        raise InputError(f"dynamic_shapes names the inputs {unknown}, but the inputs are {list(found)}.")
+    _check_shapes(axes, found)
     dimensions: dict[str, Any] = {}
     resolved = tuple(
         {axis: _dimension(dim, dimensions) for axis, dim in (axes or {}).get(name, {}).items()} for name in found
@@ -112,6 +110,26 @@ def _signature_names(module: nn.Module, count: int) -> tuple[str, ...]:
     if len(parameters) < count or any(p.kind is p.VAR_POSITIONAL for p in parameters[:count]):
         raise InputError("Cannot take input names from forward's signature; pass input_names.")
     return tuple(p.name for p in parameters[:count])
+
+
+def _check_shapes(axes: Any, inputs: tuple[str, ...]) -> None:
+    """{input: {axis: name or Dim}}, from the user and therefore anything."""
+    expected = "expected {input: {axis: name}}, as in {'x': {0: 'batch'}}"
+    if axes is not None and not isinstance(axes, Mapping):
+        raise InputError(f"dynamic_shapes is {axes!r}, {expected}.")
+    unknown = sorted(map(str, set(axes or {}) - set(inputs)))
+    if unknown:
+        raise InputError(f"dynamic_shapes names the inputs {unknown}, but the inputs are {list(inputs)}.")
+    for name, dynamic in (axes or {}).items():
+        if not isinstance(dynamic, Mapping):
+            raise InputError(f"dynamic_shapes of {name} is {dynamic!r}, {expected}.")
+        for axis, dim in dynamic.items():
+            named = dim.isidentifier() if isinstance(dim, str) else isinstance(dim, torch.export.Dim)
+            if type(axis) is not int or not named:
+                raise InputError(
+                    f"dynamic_shapes of {name} has {axis!r}: {dim!r}; expected the number of an axis, and for it a "
+                    "name without spaces or a torch.export.Dim. Leave out the axes that are fixed."
+                )
 
 
 def _dimension(dim: Any, known: dict[str, Any]) -> Any:

@@ -66,7 +66,7 @@ def export(
         interface = describe_interface(ready, _in_type(args, settings.dtype), input_names, dynamic_shapes)
         outputs = describe_outputs(ready, interface, output_names)
     names = tuple(output.name for output in outputs)
-    with atomic_folder(out, replace=replace) as folder:
+    with atomic_folder(out, replace=replace, marker=MANIFEST_FILE) as folder:
         osa = _write(ready, interface, names, settings, folder, steps)
         with steps.step("check the answers"):
             path = folder / MODEL_FILES[settings.format]

@@ -35,9 +35,20 @@ class ExportSettings:
                 f"--opset is {self.opset}, expected {OPSETS[0]} to {OPSETS[-1]}; "
                 f"{DEFAULT_OPSET} is read by every runtime that we know."
             )
+        self._check_onnx_only()
         fixed = isinstance(self.squarings, int) and not isinstance(self.squarings, bool)
         if self.squarings not in (None, "auto") and not (fixed and 0 <= int(self.squarings) <= 20):
             raise InputError(f"--squarings is {self.squarings!r}, expected auto or a whole number from 0 to 20.")
+
+    def _check_onnx_only(self) -> None:
+        """A flag that would be ignored is refused."""
+        given = {
+            f"--opset {self.opset}": self.opset != DEFAULT_OPSET,
+            f"--functions {self.functions}": self.functions != "keep",
+            "--external-data": self.external_data,
+        }
+        for flag in (flag for flag, present in given.items() if present and self.format != "onnx"):
+            raise InputError(f"{flag} is only for ONNX, but --format is {self.format}; leave it out.")
 
 
 def _one_of(flag: str, value: object, choices: tuple[object, ...], bf16: bool = False) -> None:

@@ -41,24 +41,24 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def atomic_folder(path: str | os.PathLike[str], *, replace: bool = False) -> Iterator[Path]:
+def atomic_folder(path: str | os.PathLike[str], *, replace: bool = False, marker: str | None = None) -> Iterator[Path]:
     """Yield a temporary folder to fill; on success it becomes ``path``.
 
-    With ``replace`` an existing folder is moved aside, swapped, and removed only after the swap.
+    With ``replace`` an existing folder is moved aside, swapped, and removed only after the swap, if it is empty or
+    holds the file ``marker``, which tells a folder that we wrote from any other.
     """
     target = Path(path)
     with _storage_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         _sweep(target)
-    if target.exists() and not replace:
-        raise StorageError(f"{target} exists already; choose another folder, or say that it may be replaced (--force).")
-    with _storage_errors(target):
+        check_replaceable(target, replace=replace, marker=marker)
         temporary = Path(tempfile.mkdtemp(prefix=_prefix(target), dir=target.parent))
     retired = temporary.with_name(temporary.name + RETIRED)
     try:
         with _storage_errors(target):
             yield temporary
             _open_permissions(temporary, 0o777)
+            check_replaceable(target, replace=replace, marker=marker)  # it may have appeared in the meantime
             if target.exists():
                 os.replace(target, retired)
             try:
@@ -70,6 +70,19 @@ def atomic_folder(path: str | os.PathLike[str], *, replace: bool = False) -> Ite
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         _remove(retired)
+
+
+def check_replaceable(target: Path, *, replace: bool, marker: str | None) -> None:
+    """Raise where ``atomic_folder`` would: on what exists and may not be, or is not ours to be, replaced."""
+    if not target.exists():
+        return
+    if not replace:
+        raise StorageError(f"{target} exists already; choose another folder, or say that it may be replaced (--force).")
+    if not target.is_dir():
+        raise StorageError(f"{target} is a file, expected a folder; files are never replaced. Choose another name.")
+    if any(target.iterdir()) and not (marker and (target / marker).is_file()):
+        reason = f"it has no {marker}, so it is not one that was written here before" if marker else "it is not empty"
+        raise StorageError(f"{target} will not be replaced: {reason}. Choose another folder, or remove it yourself.")
 
 
 def _prefix(target: Path) -> str:

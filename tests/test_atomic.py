@@ -98,17 +98,40 @@ class TestFolder:
     def test_replaces_the_whole_folder(self, tmp_path: Path) -> None:
         run = existing_folder(tmp_path / "run")
         (run / "stale").write_text("")
-        with atomic_folder(run, replace=True) as temporary:
+        with atomic_folder(run, replace=True, marker="part") as temporary:
             fill(temporary)
         assert [p.name for p in run.iterdir()] == ["part"]
         assert [p.name for p in tmp_path.iterdir()] == ["run"]
+
+    @pytest.mark.parametrize("marker", [None, "manifest.json"])
+    def test_what_is_not_ours_is_never_replaced(self, tmp_path: Path, marker: str | None) -> None:
+        run = existing_folder(tmp_path / "run")
+        with pytest.raises(StorageError, match="will not be replaced"), atomic_folder(run, replace=True, marker=marker):
+            pytest.fail("must not get here")
+        (tmp_path / "plain").write_text("old")
+        with pytest.raises(StorageError, match="files are never"), atomic_folder(tmp_path / "plain", replace=True):
+            pytest.fail("must not get here")
+        assert (run / "part").read_text() == (tmp_path / "plain").read_text() == "old"
+
+    def test_what_appears_in_the_meantime_is_kept(self, tmp_path: Path) -> None:
+        with pytest.raises(StorageError, match="exists already"), atomic_folder(tmp_path / "run") as temporary:
+            fill(temporary)
+            existing_folder(tmp_path / "run")
+        assert (tmp_path / "run" / "part").read_text() == "old"
+        assert [p.name for p in tmp_path.iterdir()] == ["run"]
+
+    def test_an_empty_folder_is_replaced(self, tmp_path: Path) -> None:
+        (tmp_path / "run").mkdir()
+        with atomic_folder(tmp_path / "run", replace=True) as temporary:
+            fill(temporary)
+        assert (tmp_path / "run" / "part").read_text() == "new"
 
     @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
     def test_failure_midway_leaves_the_old_folder_and_nothing_else(
         self, tmp_path: Path, error: type[BaseException]
     ) -> None:
         run = existing_folder(tmp_path / "run")
-        with pytest.raises(error), atomic_folder(run, replace=True) as temporary:
+        with pytest.raises(error), atomic_folder(run, replace=True, marker="part") as temporary:
             fill(temporary)
             raise error
         assert (run / "part").read_text() == "old"
@@ -125,7 +148,10 @@ class TestFolder:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             rename(source, target)
 
-        with pytest.raises(StorageError, match="Input/output"), atomic_folder(run, replace=True) as temporary:
+        with (
+            pytest.raises(StorageError, match="Input/output"),
+            atomic_folder(run, replace=True, marker="part") as temporary,
+        ):
             fill(temporary)
             monkeypatch.setattr(os, "replace", fails_at_the_second_rename)
         assert (run / "part").read_text() == "old"

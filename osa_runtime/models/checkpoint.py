@@ -34,7 +34,7 @@ def save_checkpoint(model: SkiplessViT | SkiplessEncoder, folder: str | Path, *,
         )
     description = {"version": VERSION, "model": name, "config": model.config.to_dict()}
     weights = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
-    with atomic_folder(folder, replace=replace) as temporary:
+    with atomic_folder(folder, replace=replace, marker=CONFIG_FILE) as temporary:
         (temporary / CONFIG_FILE).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
         # Serialised here and written by us: a full disk is then an OSError, which atomic_folder reports.
         (temporary / WEIGHTS_FILE).write_bytes(save(weights))
@@ -44,12 +44,16 @@ def save_checkpoint(model: SkiplessViT | SkiplessEncoder, folder: str | Path, *,
 def load_checkpoint(folder: str | Path) -> SkiplessViT | SkiplessEncoder:
     """Read a model from ``folder``, on the CPU and in evaluation mode, after checking version, names and shapes."""
     where = checkpoint_folder(folder)
-    config_class, model_class, fields = _read_description(where / CONFIG_FILE)
-    try:
-        model = model_class(config_class.from_dict(fields))
-    except (ConfigError, TypeError) as error:
-        raise CheckpointError(f"{where / CONFIG_FILE} describes no valid model: {error}") from error
+    model_class, config = read_description(where)
     weights = _read_weights(where / WEIGHTS_FILE)
+    _check_size(config, weights, where)
+    try:
+        model = model_class(config)  # type: ignore[call-arg]  # MODELS pairs each model with its configuration
+    except ConfigError as error:
+        raise CheckpointError(f"{where / CONFIG_FILE} describes no valid model: {error}") from error
+    except (RuntimeError, MemoryError, TypeError) as error:
+        # torch's allocator raises the first, and the last where a size is beyond 64 bits.
+        raise CheckpointError(f"{where / CONFIG_FILE} describes a model that does not fit into memory.") from error
     _check_weights(model.state_dict(), weights, where)
     model.load_state_dict(weights)
     return model.eval()  # type: ignore[return-value]  # MODELS holds just these two
@@ -61,7 +65,26 @@ def checkpoint_folder(folder: str | Path) -> Path:
     return inside if (inside / CONFIG_FILE).is_file() and not (Path(folder) / CONFIG_FILE).exists() else Path(folder)
 
 
-def _read_description(path: Path) -> tuple[type[BlockConfig], type[nn.Module], dict[str, Any]]:
+def read_description(where: Path) -> tuple[type[nn.Module], BlockConfig]:
+    """What the folder says it holds; its weights are not read."""
+    config_class, model_class, fields = _read_fields(where / CONFIG_FILE)
+    try:
+        return model_class, config_class.from_dict(fields)
+    except (ConfigError, TypeError) as error:
+        raise CheckpointError(f"{where / CONFIG_FILE} describes no valid model: {error}") from error
+
+
+def _check_size(config: BlockConfig, weights: dict[str, Tensor], where: Path) -> None:
+    """Before a model is built: each block has a square matrix of the width, and more."""
+    least, found = config.depth * config.dim**2, sum(value.numel() for value in weights.values())
+    if least > found:
+        raise CheckpointError(
+            f"{where / CONFIG_FILE} does not fit {WEIGHTS_FILE}: depth={config.depth} and dim={config.dim} need more "
+            f"than {least:,} numbers, but the file holds {found:,}. Restore both from the same copy."
+        )
+
+
+def _read_fields(path: Path) -> tuple[type[BlockConfig], type[nn.Module], dict[str, Any]]:
     try:
         description = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

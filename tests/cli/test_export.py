@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,6 +33,19 @@ def broken():
 
 def wrong():
     return 3
+
+def nothing_to_run():
+    return torch.nn.Identity(), None, None
+
+def axes_as_a_list():
+    return torch.nn.Identity(), (torch.zeros(2, 3),), ["batch"]
+
+def leaves():
+    raise SystemExit(4)
+
+def late():
+    import beside
+    return beside.build()
 """
 
 
@@ -70,6 +84,33 @@ def test_dry_run_writes_nothing(checkpoint: Path, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_dry_run_names_the_file_of_weights(checkpoint: Path, tmp_path: Path) -> None:
+    code, output = osa_export(checkpoint, "--out", tmp_path / "a", "--dry-run", "--external-data")
+    assert code == 0, output
+    assert "model.onnx, model.onnx.data, manifest.json" in output
+
+
+def test_force_never_touches_the_source(checkpoint: Path, tmp_path: Path) -> None:
+    source = tmp_path / "run" / "checkpoint"
+    shutil.copytree(checkpoint, source)
+    (tmp_path / "run" / "manifest.json").touch()  # even where it looks like one of ours
+    (source / "manifest.json").touch()
+    before = sorted(tmp_path.rglob("*"))
+    for out, relation in ((source, "is"), (tmp_path / "run", "contains"), (source / "a", "lies inside")):
+        code, output = osa_export(source, "--out", out, "--force")
+        assert code == 3
+        assert f"{relation} the source of the export" in output
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_force_keeps_a_folder_that_is_not_an_artifact(checkpoint: Path, tmp_path: Path) -> None:
+    (tmp_path / "precious").touch()
+    code, output = osa_export(checkpoint, "--out", tmp_path, "--force")
+    assert code == 3
+    assert "it has no manifest.json" in output
+    assert [p.name for p in tmp_path.iterdir()] == ["precious"]
+
+
 def test_an_existing_folder_needs_force(checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     code, output = osa_export(checkpoint, "--out", tmp_path / "a")
@@ -95,6 +136,14 @@ def test_an_existing_folder_needs_force(checkpoint: Path, tmp_path: Path) -> Non
         (["--factory", "mine:nothing"], 2, "mine has no 'nothing'"),
         (["--factory", "mine:broken"], 3, "raised RuntimeError: no such layer"),
         (["--factory", "mine:wrong"], 3, "must return (module, example_inputs, axes)"),
+        (["--factory", "mine:nothing_to_run"], 3, "example_inputs, axes)"),
+        (["--factory", "mine:axes_as_a_list"], 3, "got (Identity, tuple, list)"),
+        (["--factory", "mine:leaves"], 3, "raised SystemExit: 4"),
+        (["--factory", "mine_needs:build"], 3, "mine_needs imports 'no_such_package', which is not installed"),
+        (["--factory", "mine_fails:build"], 3, "importing it failed: AttributeError"),
+        (["nowhere", "--dry-run"], 3, "nowhere/config.json does not exist"),
+        (["--factory", "mine:nothing", "--dry-run"], 2, "mine has no 'nothing'"),
+        (["CHECKPOINT", "--format", "pt2", "--opset", "20"], 2, "--opset 20 is only for ONNX"),
         (["--factory", "mine:build", "--weights", "missing.pt"], 3, "missing.pt does not exist"),
         (["--factory", "mine:build", "--weights", "mine.py"], 3, "cannot be read as weights"),
     ],
@@ -106,11 +155,24 @@ def test_mistakes(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "mine", raising=False)
     (tmp_path / "mine.py").write_text(FACTORY)
+    (tmp_path / "mine_needs.py").write_text("import no_such_package")
+    (tmp_path / "mine_fails.py").write_text("import sys\nsys.nothing")
     given = [str(checkpoint) if a == "CHECKPOINT" else a for a in arguments]
     found, output = osa_export(*given, "--out", "a")
     assert found == code, output
     assert message in output
     assert not (tmp_path / "a").exists()
+
+
+def test_a_factory_imports_from_its_folder_when_it_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine", "beside"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        (tmp_path / f"{name}.py").write_text(FACTORY)
+    before = list(sys.path)
+    code, output = osa_export("--factory", "mine:late", "--out", "a", "--format", "torchscript")
+    assert code == 0, output
+    assert sys.path == before
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pt"])

@@ -452,6 +452,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "axis out of range": ({"dynamic_shapes": {"x": {5: "batch"}}}, "has 2 axes, but axis 5"),
     "too many names": ({"input_names": ["a", "b"]}, "Expected 1 distinct input names"),
     "output names": ({"output_names": ["a", "b"]}, "Expected 1 distinct output names"),
+    "size for a name": ({"dynamic_shapes": {"x": {0: 3}}}, "dynamic_shapes of x has 0: 3; expected the number of an"),
+    "name with a space": ({"dynamic_shapes": {"x": {0: "my batch"}}}, "a name without spaces"),
+    "name for axes": ({"dynamic_shapes": {"x": "batch"}}, "dynamic_shapes of x is 'batch', expected {input: {axis"),
+    "list of axes": ({"dynamic_shapes": ["batch"]}, "dynamic_shapes is .*, expected {input: {axis: name}}"),
+    "opset without onnx": ({"format": "pt2", "opset": 21}, "--opset 21 is only for ONNX, but --format is pt2"),
+    "inline without onnx": ({"format": "pt2", "functions": "inline"}, "--functions inline is only for ONNX"),
+    "data without onnx": ({"format": "torchscript", "external_data": True}, "--external-data is only for ONNX"),
     "float64 inputs": ({"args": (X.double(),)}, "--dtype fp32: the example input 0 has float64 values"),
     "no tensors": ({"args": (3,)}, "tuple of tensors"),
 }

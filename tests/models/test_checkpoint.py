@@ -57,6 +57,13 @@ def test_an_existing_folder_is_replaced_only_when_told(folder: Path) -> None:
     assert [p.name for p in folder.parent.iterdir()] == ["model"]
 
 
+def test_a_folder_that_is_no_checkpoint_is_never_replaced(tmp_path: Path) -> None:
+    (tmp_path / "precious").touch()
+    with pytest.raises(StorageError, match=r"it has no config\.json"):
+        save_checkpoint(SkiplessViT(ViTConfig(**SMALL)), tmp_path, replace=True)
+    assert [p.name for p in tmp_path.iterdir()] == ["precious"]
+
+
 def test_a_module_of_ones_own_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="got Linear"):
         save_checkpoint(nn.Linear(2, 2), tmp_path / "x")  # type: ignore[arg-type]
@@ -88,6 +95,8 @@ DAMAGE = {
         r"head.weight \(file \(3, 8\), model \(4, 8\)\)",
     ),
     "other depth": (lambda f: edit_config(f, config=SMALL | {"depth": 3}), r"missing: stack.blocks.2.* and \d+ more"),
+    "absurd width": (lambda f: edit_config(f, config=SMALL | {"dim": 10**7}), "dim=10000000 need more than"),
+    "absurd length": (lambda f: edit_config(f, config=SMALL | {"image_size": [2**40, 2**40]}), "not fit into memory"),
     "truncated": (
         lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:-40]),
         "damaged or no safetensors file",

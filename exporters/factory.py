@@ -1,0 +1,91 @@
+"""The user's own function that builds a model: find it, call it, check what it returns."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from osa_runtime.errors import ExportError, InputError, MissingDependencyError
+
+SHAPE_OF_RESULT = "(module, example_inputs, axes), as in (model, (x,), {'x': {0: 'batch'}})"
+
+Result = tuple[nn.Module, tuple[Tensor, ...], dict[str, Any]]
+
+
+def build(factory: str) -> Result:
+    """Import and call package.module:function."""
+    with _imports_from_here():
+        function = _find(factory)
+        try:
+            result = function()
+        except (Exception, SystemExit) as error:
+            raise ExportError(f"--factory {factory} raised {type(error).__name__}: {error}") from error
+    return _checked(result, factory)
+
+
+def find(factory: str) -> None:
+    """Raise where the function cannot be found; it is not called."""
+    with _imports_from_here():
+        _find(factory)
+
+
+@contextlib.contextmanager
+def _imports_from_here() -> Iterator[None]:
+    """As `python -m` does, so that a script beside the user is found, and what it imports when it is called."""
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(here)  # by value: the user's code may have put other folders before it
+
+
+def _find(factory: str) -> Callable[[], Any]:
+    module_name, _, name = factory.partition(":")
+    if not module_name or not name:
+        raise InputError(f"--factory is {factory!r}, expected package.module:function.")
+    module = _import(module_name, factory)
+    try:
+        found = getattr(module, name)
+    except AttributeError as error:
+        raise InputError(f"--factory {factory}: {module_name} has no {name!r}.") from error
+    if not callable(found):
+        raise InputError(f"--factory {factory} is not a function, but {type(found).__name__}.")
+    return found  # type: ignore[no-any-return]
+
+
+def _import(name: str, factory: str) -> object:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            raise InputError(f"--factory {factory}: there is no module {error.name!r}; run from its folder.") from error
+        raise MissingDependencyError(
+            f"--factory {factory}: {name} imports {error.name!r}, which is not installed."
+        ) from error
+    except (Exception, SystemExit) as error:
+        raise ExportError(f"--factory {factory}: importing it failed: {type(error).__name__}: {error}") from error
+
+
+def _checked(result: object, factory: str) -> Result:
+    if not (isinstance(result, tuple) and len(result) == 3 and isinstance(result[0], nn.Module)):
+        raise ExportError(f"--factory {factory} must return {SHAPE_OF_RESULT}, got {_kinds(result)}.")
+    module, inputs, axes = result
+    examples = (inputs,) if isinstance(inputs, Tensor) else inputs
+    tensors = isinstance(examples, Sequence) and bool(examples) and all(isinstance(x, Tensor) for x in examples)
+    if not tensors or not (axes is None or isinstance(axes, Mapping)):
+        raise ExportError(f"--factory {factory} must return {SHAPE_OF_RESULT}, got {_kinds(result)}.")
+    return module, tuple(examples), dict(axes or {})
+
+
+def _kinds(result: object) -> str:
+    if not isinstance(result, tuple):
+        return type(result).__name__
+    return f"({', '.join(type(part).__name__ for part in result)})"
