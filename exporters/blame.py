@@ -29,7 +29,7 @@ def blame(module: nn.Module, retrace: Callable[[], torch.export.ExportedProgram]
         causes = list(_causes(error))
         layer = entered[-1] if entered else _translated_layer(causes, retrace)
         where = f" in the layer '{layer}'" if layer else ""
-        raise ExportError(f"torch cannot capture the model{where}: {_reason(causes[-1])}") from error
+        raise ExportError(f"torch cannot capture the model{where}: {reason(causes[-1])}") from error
     finally:
         for handle in handles:
             handle()
@@ -53,9 +53,9 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         current = current.__cause__
 
 
-def _reason(error: BaseException) -> str:
-    """The first paragraph; what follows is torch's advice to its own developers."""
-    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip().split("\n\n")[0]
+def reason(error: BaseException) -> str:
+    """The first paragraph, up to the first source file; what follows is torch's advice to its own developers."""
+    text = re.split(r"\n\n|:?\s*\n\s*File \"", re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip())[0]
     return f"{' '.join(text.split())[:400]} ({type(error).__name__})"
 
 

@@ -58,7 +58,7 @@ def _find(factory: str) -> Callable[[], Any]:
         raise InputError(f"--factory {factory}: {module_name} has no {name!r}.") from error
     if not callable(found):
         raise InputError(f"--factory {factory} is not a function, but {type(found).__name__}.")
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _import(name: str, factory: str) -> object:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from typing import Any
 
 from torch import Tensor, nn
 
 from osa_runtime.artifact import TensorSpec
-from osa_runtime.errors import ExportError, InputError
+from osa_runtime.errors import ExponentRangeError, ExportError, InputError
+from osa_runtime.exporters.blame import reason
 from osa_runtime.exporters.interface import Interface, spec
 
 PACKAGES = (
@@ -34,11 +36,32 @@ def describe_outputs(module: nn.Module, interface: Interface, names: Sequence[st
         raise InputError(f"Expected {len(outputs)} distinct output names, got {found}.")
     axes: list[dict[int, str]] = [{} for _ in outputs]
     for (name, size), inputs in interface.other_sizes():
-        for known, before, after in zip(axes, outputs, _tensors(module(*inputs)), strict=True):
+        resized = _at_size(module, interface, (name, size), inputs)
+        for known, before, after in zip(axes, outputs, resized, strict=True):
             for axis, (old, new) in enumerate(zip(before.shape, after.shape, strict=True)):
                 if old != new:
                     known[axis] = name if new == size else f"f({name})"
     return tuple(spec(name, x, known) for name, x, known in zip(found, outputs, axes, strict=True))
+
+
+def _at_size(module: nn.Module, interface: Interface, axis: tuple[str, int], inputs: Sequence[Tensor]) -> list[Tensor]:
+    try:
+        return _tensors(module(*inputs))
+    except ExponentRangeError:
+        raise  # a matter of values, and says so
+    except Exception as error:
+        raise interface.beyond(axis, f"fails ({reason(error)})") from error
+
+
+@contextlib.contextmanager
+def squarings_named(squarings: str | int | None) -> Iterator[None]:
+    """An exponent out of range may be due to the flag rather than to the module."""
+    try:
+        yield
+    except ExponentRangeError as error:
+        if not isinstance(squarings, int):
+            raise
+        raise ExponentRangeError(f"--squarings {squarings} does not suffice for the example inputs: {error}") from error
 
 
 def _tensors(outputs: Any) -> list[Tensor]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -94,8 +95,10 @@ def _from_manifest(artifact: Artifact) -> Inspection:
 
 
 def _from_onnx(path: Path, artifact: Artifact | None, providers: Sequence[str]) -> Inspection:
-    model = read_onnx(path)
-    with readable_errors(path):
+    damage = _damage(artifact) if artifact else ()
+    with _blaming(damage):
+        model = read_onnx(path)
+    with _blaming(damage), readable_errors(path):
         expanded = expand(model)
         cpu = list_kernels("cpu")
         lists = (cpu if name == "cpu" else list_kernels(name) for name in dict.fromkeys(providers))
@@ -111,7 +114,7 @@ def _from_onnx(path: Path, artifact: Artifact | None, providers: Sequence[str]) 
         graph=_graph_facts(model, expanded),
         placements=placements,
         manifest=asdict(manifest) if manifest else None,
-        warnings=_damage(artifact) if artifact else (),
+        warnings=damage,
     )
 
 
@@ -125,6 +128,17 @@ def _graph_facts(model: onnx.ModelProto, expanded: onnx.ModelProto) -> GraphFact
         expanded=_sorted(count_operators(expanded.graph.node)),
         weight_bytes=weight_bytes(model),
     )
+
+
+@contextlib.contextmanager
+def _blaming(damage: tuple[str, ...]) -> Iterator[None]:
+    """A file that was changed after the export is the reason for whatever is wrong with it."""
+    try:
+        yield
+    except ArtifactError as error:
+        if not damage:
+            raise
+        raise ArtifactError(f"{damage[0]} It can no longer be read; copy or export it again.") from error
 
 
 def _damage(artifact: Artifact) -> tuple[str, ...]:

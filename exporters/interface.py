@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import ExportError, InputError
+from osa_runtime.exporters.dynamic_axes import check_axes, check_shapes
 
 Axes = Mapping[str, Mapping[int, Any]]
 
@@ -54,10 +55,10 @@ class Interface:
         return int(min(getattr(dim, "max", self.UNBOUNDED), self.UNBOUNDED))
 
     def other_sizes(self) -> Iterator[tuple[tuple[str, int], tuple[Tensor, ...]]]:
-        """The examples with one dynamic axis at a time at another size: 1, and more than twice as long."""
+        """The examples with one dynamic axis at a time at another size: the smallest, and more than twice as long."""
         for name, dim in self.dimensions().items():
-            for size in (1, min(2 * self._size(name) + 1, self.high(dim))):
-                if size != self._size(name) and size >= int(getattr(dim, "min", 0)):
+            for size in (max(1, int(getattr(dim, "min", 0))), min(2 * self._size(name) + 1, self.high(dim))):
+                if size != self._size(name):
                     yield (
                         (name, size),
                         tuple(
@@ -65,6 +66,16 @@ class Interface:
                             for x, axes in zip(self.examples, self.axes, strict=True)
                         ),
                     )
+
+    def beyond(self, axis: tuple[str, int], problem: str) -> InputError:
+        """For a module that cannot answer at a size which the axis, as it was declared, may take."""
+        name, size = axis
+        known = self._size(name)
+        end, bound = ("smallest", "min") if size < known else ("largest", "max")
+        return InputError(
+            f"The module itself {problem} with the axis '{name}' at size {size}. Declare the {end} size that it "
+            f'takes, as in torch.export.Dim("{name}", {bound}={known}); or make the axis static.'
+        )
 
     def _size(self, name: str) -> int:
         pairs = zip(self.examples, self.axes, strict=True)
@@ -95,13 +106,13 @@ def describe_interface(
     found = tuple(names) if names is not None else _signature_names(module, len(args))
     if len(found) != len(args) or len(set(found)) != len(found):
         raise InputError(f"Expected {len(args)} distinct input names, one per example input, got {list(found)}.")
-    _check_shapes(axes, found)
+    check_shapes(axes, found)
     dimensions: dict[str, Any] = {}
     resolved = tuple(
         {axis: _dimension(dim, dimensions) for axis, dim in (axes or {}).get(name, {}).items()} for name in found
     )
     for name, x, dynamic in zip(found, args, resolved, strict=True):
-        _check_axes(name, x, dynamic)
+        check_axes(name, x, dynamic)
     return Interface(found, tuple(args), resolved)
 
 
@@ -112,39 +123,8 @@ def _signature_names(module: nn.Module, count: int) -> tuple[str, ...]:
     return tuple(p.name for p in parameters[:count])
 
 
-def _check_shapes(axes: Any, inputs: tuple[str, ...]) -> None:
-    """{input: {axis: name or Dim}}, from the user and therefore anything."""
-    expected = "expected {input: {axis: name}}, as in {'x': {0: 'batch'}}"
-    if axes is not None and not isinstance(axes, Mapping):
-        raise InputError(f"dynamic_shapes is {axes!r}, {expected}.")
-    unknown = sorted(map(str, set(axes or {}) - set(inputs)))
-    if unknown:
-        raise InputError(f"dynamic_shapes names the inputs {unknown}, but the inputs are {list(inputs)}.")
-    for name, dynamic in (axes or {}).items():
-        if not isinstance(dynamic, Mapping):
-            raise InputError(f"dynamic_shapes of {name} is {dynamic!r}, {expected}.")
-        for axis, dim in dynamic.items():
-            named = dim.isidentifier() if isinstance(dim, str) else isinstance(dim, torch.export.Dim)
-            if type(axis) is not int or not named:
-                raise InputError(
-                    f"dynamic_shapes of {name} has {axis!r}: {dim!r}; expected the number of an axis, and for it a "
-                    "name without spaces or a torch.export.Dim. Leave out the axes that are fixed."
-                )
-
-
 def _dimension(dim: Any, known: dict[str, Any]) -> Any:
     name = dim if isinstance(dim, str) else dim.__name__
     if name not in known:
         known[name] = torch.export.Dim(name) if isinstance(dim, str) else dim
     return known[name]
-
-
-def _check_axes(name: str, x: Tensor, axes: dict[int, Any]) -> None:
-    for axis, dim in axes.items():
-        if not 0 <= axis < x.dim():
-            raise InputError(f"{name} has {x.dim()} axes, but axis {axis} ({dim.__name__}) is declared dynamic.")
-        if x.shape[axis] < 2:
-            raise InputError(
-                f"The example of {name} has size {x.shape[axis]} on its dynamic axis {axis} ({dim.__name__}); "
-                "torch would make it static. Use an example of size 2 or more there."
-            )

@@ -15,7 +15,7 @@ from osa_runtime.atomic import atomic_folder
 from osa_runtime.errors import InputError
 from osa_runtime.exporters.acceptance import check_answers
 from osa_runtime.exporters.calls import traced_settings
-from osa_runtime.exporters.facts import axis_ranges, describe_outputs, versions
+from osa_runtime.exporters.facts import axis_ranges, describe_outputs, squarings_named, versions
 from osa_runtime.exporters.folding import in_type, prepared
 from osa_runtime.exporters.interface import Axes, Interface, describe_interface
 from osa_runtime.exporters.onnx_export import export_onnx
@@ -60,7 +60,7 @@ def export(
     """
     settings = ExportSettings(format, opset, dtype, functions, form, approximant, squarings, external_data)
     steps = Progress(progress)
-    with steps.step("prepare the module"), torch.no_grad():
+    with steps.step("prepare the module"), torch.no_grad(), squarings_named(settings.squarings):
         _check_types(module, args, settings.dtype)
         ready = prepared(module, settings)
         interface = describe_interface(ready, _in_type(args, settings.dtype), input_names, dynamic_shapes)
@@ -73,7 +73,8 @@ def export(
             tolerance = relative_tolerance(settings.format, settings.dtype, _depth(ready))
             # Eager is the module as it was given: a mistake in folding must show, too.
             eager = in_type(copy.deepcopy(module).eval(), settings)
-            check_answers(eager, artifact_runner(path, settings.format, interface.names), interface, names, tolerance)
+            run = artifact_runner(path, settings.format, interface.names)
+            check_answers(eager, run, interface, names, tolerance, osa.get("squarings"))
         manifest = Manifest(
             format=settings.format,
             inputs=interface.input_specs(),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from osa_runtime.artifact import MODEL_FILES
+from osa_runtime.errors import ExportError
+from osa_runtime.exporters.blame import reason
 from osa_runtime.exporters.progress import Progress
 from osa_runtime.exporters.quiet import quiet
 
@@ -16,11 +19,35 @@ from osa_runtime.exporters.quiet import quiet
 def export_torchscript(module: nn.Module, folder: Path, progress: Progress) -> None:
     """Write ``model.pt``; it loads where this package is not installed."""
     with progress.step("compile the module with TorchScript"), quiet():
-        scripted = torch.jit.script(module)
+        scripted = _script(module)
     with progress.step("write the model"), quiet():
         path = folder / MODEL_FILES["torchscript"]
         scripted.save(str(path))
         _remove_debug_records(path)
+
+
+def _script(module: nn.Module) -> torch.jit.ScriptModule:
+    try:
+        return torch.jit.script(module)
+    except Exception as error:
+        layer = _culprit(module, reason(error))
+        where = f" in the layer '{layer}'" if layer else ""
+        raise ExportError(f"torch cannot capture the model{where}: {reason(error)}") from error
+
+
+def _culprit(module: nn.Module, why: str) -> str:
+    """The deepest layer that cannot be compiled by itself; preferably for the same reason as the whole."""
+    failures = [(found == why, path.count("."), path) for path, found in _failures(module)]
+    return max(failures, key=lambda failure: failure[:2], default=(False, 0, ""))[2]
+
+
+def _failures(module: nn.Module) -> Iterator[tuple[str, str]]:
+    for path, layer in module.named_modules():
+        if path:
+            try:
+                torch.jit.script(layer)
+            except Exception as error:  # noqa: BLE001 - any failure counts
+                yield path, reason(error)
 
 
 def _remove_debug_records(path: Path) -> None:

@@ -48,7 +48,7 @@ def load_checkpoint(folder: str | Path) -> SkiplessViT | SkiplessEncoder:
     weights = _read_weights(where / WEIGHTS_FILE)
     _check_size(config, weights, where)
     try:
-        model = model_class(config)  # type: ignore[call-arg]  # MODELS pairs each model with its configuration
+        model = model_class(config)
     except ConfigError as error:
         raise CheckpointError(f"{where / CONFIG_FILE} describes no valid model: {error}") from error
     except (RuntimeError, MemoryError, TypeError) as error:

@@ -16,7 +16,7 @@ from torch.nn.utils import parametrize
 
 from exponents import normal
 from osa_runtime.artifact import Artifact
-from osa_runtime.errors import ExportError, InputError, StorageError
+from osa_runtime.errors import ExponentRangeError, ExportError, InputError, StorageError
 from osa_runtime.exporters import export, export_checkpoint
 from osa_runtime.exporters.pipeline import _depth
 from osa_runtime.exporters.runners import artifact_runner
@@ -323,7 +323,7 @@ class Calling(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         for options in self.options:
-            x = orthogonal_attention(x, x.flip(-1), x, 0.1, **options)
+            x = orthogonal_attention(x, x.roll(1, -1), x, 0.03, **options)
         return x
 
 
@@ -407,6 +407,11 @@ class Deciding(nn.Module):
         return x + 1 if x.sum() > 0 else x - 1
 
 
+class Sorting(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack(sorted([x, -x], key=lambda y: float(y.sum())))
+
+
 class Dictionary(nn.Module):
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         return {"y": x}
@@ -431,8 +436,9 @@ def test_a_wrong_answer_is_not_written(tmp_path: Path, kind: str) -> None:
         (Unsupported(), "onnx", "linalg_matrix_exp"),
         (Deciding(), "onnx", "data-dependent"),
         (Deciding(), "pt2", "data-dep"),
+        (Sorting(), "torchscript", r"Lambda aren't supported \(UnsupportedNodeError\)$"),
     ],
-    ids=["no operator", "branch on data, onnx", "branch on data, pt2"],
+    ids=["no operator", "branch on data, onnx", "branch on data, pt2", "no TorchScript"],
 )
 def test_what_cannot_be_exported_names_the_layer(tmp_path: Path, culprit: nn.Module, kind: str, reason: str) -> None:
     module = nn.Sequential(nn.Identity(), nn.Sequential(nn.Identity(), culprit))
@@ -481,6 +487,31 @@ def test_wrong_arguments(tmp_path: Path, case: str) -> None:
 def test_a_float64_module_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"--dtype fp32: the module has float64 parameters \(weight\)"):
         export(nn.Linear(3, 3).double(), (X,), tmp_path / "a")
+    assert list(tmp_path.iterdir()) == []
+
+
+class Deviation(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x / (x - x.mean(1, keepdim=True)).abs().sum(1, keepdim=True)
+
+
+@pytest.mark.parametrize(("module", "problem"), [(nn.Conv1d(4, 4, 3), "fails"), (Deviation(), "gives NaN or Inf")])
+def test_a_size_that_the_module_cannot_answer_is_named(tmp_path: Path, module: nn.Module, problem: str) -> None:
+    x, axis = normal(2, 4, 6), 2 if isinstance(module, nn.Conv1d) else 1
+    message = rf"itself {problem}.* 'tokens' at size 1\. .* torch\.export\.Dim\(\"tokens\", min=\d\)"
+    with pytest.raises(InputError, match=message):
+        export(module, (x,), tmp_path / "a", input_names=["x"], dynamic_shapes={"x": {axis: "tokens"}})
+    assert list(tmp_path.iterdir()) == []
+    ranged = {"x": {axis: torch.export.Dim("tokens", min=3)}}
+    export(module, (x,), tmp_path / "a", input_names=["x"], dynamic_shapes=ranged)
+
+
+def test_too_few_squarings_are_named(tmp_path: Path) -> None:
+    x = 10 * normal(2, 6, 8)
+    with pytest.raises(ExportError, match=r"fixed number of squarings \(1\): use more with --squarings"):
+        export(Calling({}), (x,), tmp_path / "a", squarings=1)
+    with pytest.raises(ExponentRangeError, match="--squarings 1 does not suffice"):
+        export(OrthogonalSelfAttention(8, 2, alpha=9.0), (x,), tmp_path / "a", squarings=1)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -133,6 +133,13 @@ def test_a_changed_file_is_a_warning(tmp_path: Path) -> None:
     assert "hash differs" in inspect_artifact(folder).warnings[0]
 
 
+def test_a_file_changed_beyond_reading_is_said_to_be_changed(tmp_path: Path) -> None:
+    folder = artifact(tmp_path / "a", "onnx", "model.onnx", handmade.with_functions().SerializeToString())
+    (folder / "model.onnx").write_bytes(b"something else")
+    with pytest.raises(ArtifactError, match="not the file that was exported: its hash differs"):
+        inspect_artifact(folder, [])
+
+
 def test_weights_outside_count(tmp_path: Path) -> None:
     onnx.save(handmade.deep(1), tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
     inspection = inspect_artifact(tmp_path / "m.onnx", [])
