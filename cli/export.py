@@ -62,7 +62,7 @@ def export(
     external_data: Annotated[
         bool, typer.Option("--external-data", help="Weights in model.onnx.data.", rich_help_panel=FILES)
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing folder.", rich_help_panel=FILES)] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier artifact.", rich_help_panel=FILES)] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be written, and write nothing.", rich_help_panel=FILES)
     ] = False,
