@@ -13,7 +13,7 @@ WHAT, GRAPH, FILES = "What", "Graph", "Files"
 def export(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the artifact.", rich_help_panel=FILES)],
     checkpoint: Annotated[
-        Path | None, typer.Argument(help="A checkpoint folder, as `osa train` writes it.", show_default=False)
+        Path | None, typer.Argument(help="A checkpoint, or the folder of a training run.", show_default=False)
     ] = None,
     factory: Annotated[
         str | None,
@@ -72,9 +72,9 @@ def export(
 
     [bold]Examples[/bold]
 
-    [cyan]osa export runs/digits/checkpoint --out digits-onnx[/cyan]
+    [cyan]osa export runs/digits --out digits-onnx[/cyan]
 
-    [cyan]osa export runs/digits/checkpoint --out digits-flat --functions inline --squarings 4[/cyan]
+    [cyan]osa export runs/digits --out digits-flat --functions inline --squarings 4[/cyan]
 
     [cyan]osa export --factory my_models:build --weights w.safetensors --out mine[/cyan]
     """

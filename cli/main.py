@@ -52,15 +52,15 @@ def osa(
 
     [bold]Start here[/bold]
 
-    [cyan]osa doctor[/cyan]                            what this machine can run
+    [cyan]osa doctor[/cyan]                                what this machine can run
 
-    [cyan]osa train digits --out runs/digits[/cyan]    a first model, on the CPU
+    [cyan]osa train digits --out runs/digits[/cyan]        a first model, on the CPU
 
-    [cyan]osa export runs/digits/checkpoint --out digits-onnx[/cyan]    deploy it
+    [cyan]osa export runs/digits --out digits-onnx[/cyan]  a folder to deploy
 
-    [cyan]osa run digits-onnx --input seven.png[/cyan]    ask it
+    [cyan]osa inspect digits-onnx[/cyan]                   what is in it
 
-    [cyan]osa data list[/cyan]                         the data sets known by name
+    [cyan]osa run digits-onnx --input seven.png[/cyan]     ask it
 
     Every command explains itself and shows examples: [cyan]osa COMMAND --help[/cyan]
     """
