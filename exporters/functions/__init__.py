@@ -4,6 +4,7 @@
     ├── DenseChange(q, k, v, c)                   (e^S − I)·V through S itself, for N ≤ 2d
     │   └── SkewExpm1(s)                          e^S − I of skew matrices; SkewExponential(s) is e^S
     └── LowRankChange(q, k, v, c)                 the same through the Gram matrix of F = [Q K], for N > 2d
+        ├── Float64Change(f, v, c)                in float64, with K sheared along Q, where float32 would lose digits
         ├── GramCore(f, v, c)                     M = GJ and W = FᵀV, balanced
         └── GramSolution(m, m2, w, balance, c)    J·φ₁(M)·W
     Scaling(norm)                                 2⁻ˢ and s

@@ -16,8 +16,8 @@ osa = onnxscript.values.Opset(DOMAIN, VERSION)
 class FunctionChoice:
     """``form`` auto decides in the graph by N and d; ``squarings`` None means as many as the data needs.
 
-    A fixed number of squarings leaves no control flow in the graph: no Loop, and no branch to float64. Values
-    beyond what it can represent come out as NaN.
+    A fixed number of squarings leaves no control flow in the graph: no Loop, and a low-rank core that is always in
+    float64 instead of a choice. Values beyond what it can represent come out as NaN.
     """
 
     form: str = "auto"
