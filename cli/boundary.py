@@ -41,6 +41,9 @@ def _errors_become_messages() -> Iterator[None]:
         _complain(str(error))
         raise typer.Exit(error.exit_code) from error
     except KeyboardInterrupt as error:
+        # CPython kills itself with SIGINT at exit when an interrupt has passed through exec() of a string, as torch's
+        # tracing has them, even if it was caught further out; the next exec() takes that back.
+        exec("")
         _complain("Interrupted.")
         raise typer.Exit(INTERRUPTED) from error
     except BrokenPipeError as error:
