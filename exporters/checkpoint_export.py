@@ -25,13 +25,12 @@ def export_checkpoint(checkpoint: str | Path, out: str | Path, *, static: bool =
     check_checkpoint(checkpoint, out)
     model = load_checkpoint(checkpoint)
     args, axes = example_inputs(model, static)
-    names = list(axes) if axes else ["images" if isinstance(model, SkiplessViT) else "tokens", "mask"][: len(args)]
     source = {"model": type(model).__name__, "sha256": sha256(checkpoint_folder(checkpoint) / WEIGHTS_FILE)}
     return export(
         model,
         args,
         out,
-        input_names=names,
+        input_names=list(axes),
         output_names=["logits"],
         dynamic_shapes=None if static else axes,
         source=source,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import onnx
@@ -12,13 +13,13 @@ from torch import nn
 
 from osa_runtime.artifact import MODEL_FILES
 from osa_runtime.errors import ExportError
+from osa_runtime.exporters.calls import Call
 from osa_runtime.exporters.functions import DOMAIN, VERSION, FunctionChoice, build_functions
 from osa_runtime.exporters.interface import Interface
 from osa_runtime.exporters.onnx_capture import capture
 from osa_runtime.exporters.onnx_naming import rename
 from osa_runtime.exporters.progress import Progress
 from osa_runtime.exporters.settings import ExportSettings
-from osa_runtime.ops.scaling import reach
 
 IR_VERSION = 10
 LARGEST_SINGLE_FILE = 2**31 - 2**20  # protobuf ends at 2 GiB; leave room for the graph
@@ -82,8 +83,5 @@ def _check(path: Path, choice: FunctionChoice | None, settings: ExportSettings) 
 def _osa_settings(choice: FunctionChoice | None) -> dict[str, object]:
     if choice is None:
         return {}
-    count = "auto" if choice.squarings is None else choice.squarings
-    forms = ("dense", "lowrank") if choice.form == "auto" else (choice.form,)
-    trips = 20 if choice.squarings is None else choice.squarings
-    limit = min(reach(choice.approximant, form, False) for form in forms) * 2.0**trips
-    return {"form": choice.form, "approximant": choice.approximant, "squarings": count, "largest_norm": limit}
+    call = Call(choice.form, choice.approximant, "auto" if choice.squarings is None else choice.squarings)
+    return asdict(call) | {"largest_norm": call.largest_norm()}

@@ -8,12 +8,8 @@ from onnxscript import opset18 as op
 from onnxscript import script
 
 from osa_runtime.exporters.functions.choice import FunctionChoice, osa
+from osa_runtime.ops.coefficients import FLOAT32_AMPLIFICATION, FLOAT64_AMPLIFICATION
 from osa_runtime.ops.scaling import most_squarings, reach
-
-# Where rounding G to float32 would be amplified more than this, the core goes to float64 (see ops/gram.py) …
-AMPLIFICATION = 8.0
-# … and where even float64 would keep fewer than six digits, the result is NaN.
-MOST_AMPLIFICATION = 1e10
 
 
 @script(osa, default_opset=op)
@@ -35,7 +31,7 @@ def Float64Change(f, v, c):
     m, w, balance = osa.GramCore(f64, op.Cast(v, to=onnx.TensorProto.DOUBLE), c64)
     m2 = op.MatMul(m, m)
     y = osa.GramSolution(m, m2, w, balance, c64)
-    sound = osa.Amplification(m, m2) <= op.CastLike(MOST_AMPLIFICATION, m)
+    sound = osa.Amplification(m, m2) <= op.CastLike(FLOAT64_AMPLIFICATION, m)
     kept = op.Where(sound, y, op.CastLike(op.Constant(value_float=float("nan")), y))
     return op.Cast(op.MatMul(f64, kept), to=onnx.TensorProto.FLOAT)
 
@@ -98,7 +94,7 @@ def BranchingLowRankChange(q, k, v, c):
     f = op.Concat(q, k, axis=-1)
     m, w, balance = osa.GramCore(f, v, c)
     m2 = op.MatMul(m, m)
-    in_doubt = op.Cast(osa.Amplification(m, m2) > AMPLIFICATION, to=onnx.TensorProto.FLOAT)
+    in_doubt = op.Cast(osa.Amplification(m, m2) > FLOAT32_AMPLIFICATION, to=onnx.TensorProto.FLOAT)
     if op.ReduceMax(in_doubt, keepdims=0) > 0.5:
         change = osa.Float64Change(f, v, c)
     else:

@@ -8,6 +8,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from osa_runtime.errors import ConfigError
+from osa_runtime.nn.mlp import ACTIVATIONS
+from osa_runtime.nn.orthogonal import DEFAULT_ALPHA
+from osa_runtime.nn.polynomial import POWERS
+from osa_runtime.nn.projection import CONDITIONINGS
+from osa_runtime.ops.checks import APPROXIMANTS, FORMS, MOST_FIXED_SQUARINGS
 
 ATTENTIONS = ("osa", "softmax", "polynomial")
 
@@ -31,7 +36,7 @@ class BlockConfig:
     norm: bool = False
     activation: str = "leaky_relu"
     slope: float | None = None  # None: by depth, see nn.initialisation.default_slope
-    alpha: float = 0.015
+    alpha: float = DEFAULT_ALPHA
     form: str = "auto"
     approximant: str = "taylor"
     squarings: str | int = "auto"
@@ -42,11 +47,11 @@ class BlockConfig:
         if self.dim % self.heads:
             raise ConfigError(f"dim must be divisible by heads, got dim={self.dim} and heads={self.heads}.")
         one_of("attention", self.attention, ATTENTIONS)
-        one_of("power", self.power, (1, 3))
-        one_of("conditioning", self.conditioning, ("none", "spectral"))
-        one_of("activation", self.activation, ("leaky_relu", "gelu"))
-        one_of("form", self.form, ("auto", "dense", "lowrank"))
-        one_of("approximant", self.approximant, ("taylor", "pade"))
+        one_of("power", self.power, POWERS)
+        one_of("conditioning", self.conditioning, CONDITIONINGS)
+        one_of("activation", self.activation, ACTIVATIONS)
+        one_of("form", self.form, FORMS)
+        one_of("approximant", self.approximant, APPROXIMANTS)
         for name in ("residual", "norm"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} must be true or false, got {getattr(self, name)!r}.")
@@ -60,8 +65,12 @@ class BlockConfig:
             finite_number("slope", self.slope)
             if not 0 <= self.slope <= 1:
                 raise ConfigError(f"slope must be between 0 and 1, got {self.slope!r}.")
-        if self.squarings != "auto" and not (type(self.squarings) is int and 0 <= self.squarings <= 46):
-            raise ConfigError(f"squarings must be 'auto' or a whole number from 0 to 46, got {self.squarings!r}.")
+        if self.squarings != "auto" and not (
+            type(self.squarings) is int and 0 <= self.squarings <= MOST_FIXED_SQUARINGS
+        ):
+            raise ConfigError(
+                f"squarings must be 'auto' or a whole number from 0 to {MOST_FIXED_SQUARINGS}, got {self.squarings!r}."
+            )
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

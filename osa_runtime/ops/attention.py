@@ -48,9 +48,12 @@ def orthogonal_attention(
         if replacement is not None:
             return replacement
         if torch.is_autocast_enabled(q.device.type):
-            # Autocast would put the core's products into half precision.
+            # Autocast would put the core's products into half precision. (Only where it is on: a captured graph would
+            # keep the switch as a node.)
             with torch.autocast(q.device.type, enabled=False):
-                return _apply(q, k, v, scale, mask, form, approximant, squarings)
+                outside = _apply(q, k, v, scale, mask, form, approximant, squarings)
+            check_overflow(outside, q, k, v, scale)
+            return outside
     out = _apply(q, k, v, scale, mask, form, approximant, squarings)
     if not torch.jit.is_scripting():
         check_overflow(out, q, k, v, scale)

@@ -31,5 +31,10 @@ TAYLOR_PHI1: tuple[float, float, float, float, float, float, float, float] = (
 # [4/4] Padé approximant of e^z: p(z) = v(z²) + z·u(z²), q(z) = p(−z), as (v₁, v₂, u₀, u₁) with v₀ = 1.
 PADE_EXP: tuple[float, float, float, float] = (3 / 28, 1 / 1680, 1 / 2, 1 / 84)
 
+# The largest amplification of rounding (gram.rounding_amplification) with which the low-rank form stays in float32,
+# and the largest with which float64 keeps six digits.
+FLOAT32_AMPLIFICATION = 8.0
+FLOAT64_AMPLIFICATION = 1e10
+
 # Newton–Schulz steps that take the inverse of the Padé denominator from ‖I − q·p‖ ≤ θ²/28 to below eps.
 PADE_INVERSE_STEPS = 3

@@ -13,13 +13,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from osa_runtime.ops.coefficients import FLOAT32_AMPLIFICATION
 from osa_runtime.ops.pade import pade_phi1
 from osa_runtime.ops.scaling import check_amplification, double_phi1, reach, scaling
 from osa_runtime.ops.taylor import taylor_phi1
 
 
 def lowrank_attention(
-    q: Tensor, k: Tensor, v: Tensor, scale: Tensor, approximant: str, squarings: int, double: bool
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: Tensor,
+    approximant: str,
+    squarings: int,
+    double: bool,
+    limit: float = FLOAT32_AMPLIFICATION,
 ) -> Tensor:
     """(e^S − I)V. ``double`` says that the result is float64; ``squarings`` < 0 means as many as needed."""
     f_nm = torch.cat([q, k], -1)
@@ -27,7 +35,7 @@ def lowrank_attention(
         return _in_float64(f_nm, v, scale, approximant, squarings, True)
     m_mm, w_me, balance = gram_core(f_nm, v, scale)
     m2_mm = m_mm @ m_mm
-    in_doubt = (rounding_amplification(m_mm, m2_mm) > 8.0).any()
+    in_doubt = (rounding_amplification(m_mm, m2_mm) > limit).any()
     if not torch.jit.is_scripting():  # noqa: SIM102  # TorchScript skips the body only when this stands alone
         if torch.compiler.is_exporting():
             core = (m_mm, m2_mm, w_me, balance)
@@ -101,10 +109,12 @@ def _in_float64(f: Tensor, v: Tensor, scale: Tensor, approximant: str, squarings
     m, w, balance = gram_core(f64, v.to(torch.float64), scale64)
     m2 = m @ m
     y = _core_solution(m, m2, w, balance, scale64, approximant, squarings, double)
+    # FLOAT64_AMPLIFICATION, written out: TorchScript stores so large a default as an integer and cannot load it.
+    limit = 1e10
     amplification = rounding_amplification(m, m2)[..., None, None]
     if not torch.jit.is_scripting():
-        check_amplification(amplification)
-    sound = torch.where(amplification <= 1e10, 0.0, float("nan"))
+        check_amplification(amplification, limit)
+    sound = torch.where(amplification <= limit, 0.0, float("nan"))
     return (f64 @ (y + sound)).to(f.dtype)
 
 

@@ -93,6 +93,8 @@ def test_an_overflow_of_finite_inputs_is_an_error(form: str) -> None:
     for factor in (1e20, 1e30):
         with pytest.raises(ExponentRangeError):
             orthogonal_attention(q * factor, k * factor, v, 1.0, form=form)
+        with pytest.raises(ExponentRangeError), torch.autocast("cpu", dtype=torch.bfloat16):
+            orthogonal_attention(q * factor, k * factor, v, 1.0, form=form)
 
 
 @pytest.mark.parametrize("form", FORMS)

