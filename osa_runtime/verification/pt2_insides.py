@@ -1,0 +1,119 @@
+"""The parts of a torch.export artifact, found by the modules that its nodes say they came from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.fx import Node
+
+from osa_runtime.artifact import MODEL_FILES
+from osa_runtime.errors import InputError
+from osa_runtime.exporters.interface import Interface
+from osa_runtime.exporters.progress import Progress
+from osa_runtime.exporters.pt2_export import export_pt2
+from osa_runtime.runtime.torch_files import read_pt2
+from osa_runtime.verification.insides import Array, Core, Insides
+from osa_runtime.verification.pt2_attention import Attention, find_attention
+from osa_runtime.verification.pt2_parts import Beginning, Part
+from osa_runtime.verification.pt2_regions import Unit, find_regions, find_units
+from osa_runtime.verification.torch_arrays import check_known, ordered, running, to_array, to_tensor
+
+
+class Pt2Insides(Insides):
+    def __init__(self, path: Path, input_names: Sequence[str]) -> None:
+        self._path, self._input_names = path, tuple(input_names)
+        self._whole, _ = read_pt2(torch, path, "cpu")
+        graph = self._whole.graph
+        regions = find_regions(graph)
+        self._units = find_units(graph, regions)
+        found = {name: find_attention(graph, regions, unit) for name, unit in self._units.items()}
+        self._attentions = {name: attention for name, attention in found.items() if attention is not None}
+        self.units, self.attentions = tuple(self._units), tuple(self._attentions)
+        self._parts: dict[str, Part] = {}
+
+    def outputs_of(self, units: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
+        check_known(units, self.units, self._path)
+        nodes = {self._units[name].out for name in units}
+        values = self._run(nodes, feeds)
+        return {name: values[self._units[name].out] for name in units}
+
+    def call(self, unit: str, inputs: Sequence[Array]) -> Array:
+        check_known([unit], self.units, self._path)
+        found = self._checked(unit, inputs)
+        return self._run_part(unit, found.inputs(), found.out, inputs)
+
+    def cores_of(self, attentions: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Core]:
+        check_known(attentions, self.attentions, self._path)
+        found = {name: self._attentions[name] for name in attentions}
+        values = self._run({node for a in found.values() for node in (*a.given(), a.scale, a.out)}, feeds)
+        return {name: _core(attention, values) for name, attention in found.items()}
+
+    def attend(self, attention: str, core: Core, v: Array) -> Array:
+        check_known([attention], self.attentions, self._path)
+        found = self._attentions[attention]
+        inputs = [core.q, core.k, v]
+        if found.mask is not None:
+            inputs.append(_layer_mask(core))
+        elif core.mask is not None:
+            raise InputError(f"{attention} of {self._path} takes no mask; give it a core without one.")
+        out = self._run_part(f"exp(S)·v in {attention}", found.given(), found.out, inputs)
+        return _per_head(out, v.shape)
+
+    def write_unit(self, unit: str, inputs: Sequence[Array], folder: Path) -> tuple[str, dict[str, Array]]:
+        """For inputs of these shapes."""
+        check_known([unit], self.units, self._path)
+        found = self._checked(unit, inputs)
+        names, tensors = ("x", "mask")[: len(inputs)], tuple(map(to_tensor, inputs))
+        module = Part(self._whole, found.inputs(), found.out).fixed(*tensors)
+        export_pt2(module, Interface(names, tensors, tuple({} for _ in names)), folder, Progress(None))
+        (folder / MODEL_FILES["pt2"]).rename(folder / "unit.pt2")
+        return "unit.pt2", dict(zip(names, inputs, strict=True))
+
+    def close(self) -> None:
+        self._parts.clear()
+        self._whole = None
+
+    def _checked(self, unit: str, inputs: Sequence[Array]) -> Unit:
+        found = self._units[unit]
+        if len(inputs) != len(found.inputs()):
+            expected = "one tensor" if found.mask is None else "a tensor and a mask"
+            raise InputError(f"{unit} of {self._path} takes {expected}, got {len(inputs)} inputs.")
+        return found
+
+    def _run(self, nodes: set[Node], feeds: Mapping[str, Array]) -> dict[Node, Array]:
+        wanted = sorted(nodes)
+        with running(self._path, "the whole"):
+            values = Beginning(self._whole, wanted)(*ordered(feeds, self._input_names))
+            return {node: to_array(value) for node, value in zip(wanted, values, strict=True)}
+
+    def _run_part(self, name: str, given: Sequence[Node], wanted: Node, inputs: Sequence[Array]) -> Array:
+        with running(self._path, name):
+            if name not in self._parts:
+                self._parts[name] = Part(self._whole, given, wanted)
+            return to_array(self._parts[name](*map(to_tensor, inputs)))
+
+
+def _core(attention: Attention, values: Mapping[Node, Array]) -> Core:
+    q, k, v, scale = (values[node] for node in (attention.q, attention.k, attention.v, attention.scale))
+    mask = None if attention.mask is None else values[attention.mask][:, None, :]
+    return Core(q, k, v, scale, mask, _per_head(values[attention.out], v.shape))
+
+
+def _per_head(merged: Array, shape: tuple[int, ...]) -> Array:
+    """(batch, N, heads·d) → (batch, heads, N, d)."""
+    batch, heads, tokens, width = shape
+    return np.ascontiguousarray(merged.reshape(batch, tokens, heads, width).swapaxes(1, 2))
+
+
+def _layer_mask(core: Core) -> Array:
+    """As the layer takes it, (batch, N)."""
+    batch, heads, tokens, _ = core.q.shape
+    if core.mask is None:
+        return np.ones((batch, tokens), dtype=np.bool_)
+    masks = np.broadcast_to(core.mask, (batch, heads, tokens))
+    if not (masks == masks[:, :1]).all():
+        raise InputError("The layer takes one mask for all heads, but the masks of the heads differ.")
+    return masks[:, 0]

@@ -1,0 +1,77 @@
+"""The parts of a TorchScript artifact, which keeps its modules: they can be called, and told to keep what they give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from osa_runtime.exporters.quiet import quiet
+from osa_runtime.runtime.torch_files import read_torchscript
+from osa_runtime.verification.insides import Array, Core, Insides
+from osa_runtime.verification.script_attend import attend_function
+from osa_runtime.verification.script_calls import ScriptCalls
+from osa_runtime.verification.script_recording import CORE, OUTPUT, Recorder, attention_call, recorded, recording
+from osa_runtime.verification.torch_arrays import check_known, ordered, running, to_array, to_tensor
+
+
+class TorchScriptInsides(Insides):
+    def __init__(self, path: Path, input_names: Sequence[str]) -> None:
+        self._path, self._input_names = path, tuple(input_names)
+        self._module, _ = read_torchscript(torch, path, "cpu")
+        calls = ScriptCalls(self._module)
+        self.units = calls.units()
+        self.attentions = tuple(name for name in self.units if attention_call(calls.graph(name)) is not None)
+        self._parts: dict[str, Any] = {name: calls.modules[name] for name in self.units}
+        # Before the code changes, and before anything runs.
+        self._attend = {name: attend_function(self._parts[name]) for name in self.attentions}
+        recorder = Recorder(self._module)
+        for name in self.attentions:
+            recorder.add_core(self._parts[name])
+        for name in self.units:
+            recorder.add_output(self._parts[name])
+
+    def outputs_of(self, units: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
+        check_known(units, self.units, self._path)
+        parts = [self._parts[name] for name in units]
+        with running(self._path, "the whole"), recording(parts, OUTPUT):
+            self._module(*ordered(feeds, self._input_names))
+            return {name: to_array(recorded(self._parts[name], name, OUTPUT)[0]) for name in units}
+
+    def call(self, unit: str, inputs: Sequence[Array]) -> Array:
+        check_known([unit], self.units, self._path)
+        with running(self._path, unit):
+            return to_array(self._parts[unit](*map(to_tensor, inputs)))
+
+    def cores_of(self, attentions: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Core]:
+        check_known(attentions, self.attentions, self._path)
+        with running(self._path, "the whole"), recording([self._parts[name] for name in attentions], CORE):
+            self._module(*ordered(feeds, self._input_names))
+            return {name: self._core(name) for name in attentions}
+
+    def attend(self, attention: str, core: Core, v: Array) -> Array:
+        check_known([attention], self.attentions, self._path)
+        mask = None if core.mask is None else to_tensor(core.mask)
+        with running(self._path, f"exp(S)·v in {attention}"):
+            q, k, values = map(to_tensor, (core.q, core.k, v))
+            return to_array(self._attend[attention](self._parts[attention]._c, q, k, values, mask))
+
+    def write_unit(self, unit: str, inputs: Sequence[Array], folder: Path) -> tuple[str, dict[str, Array]]:
+        check_known([unit], self.units, self._path)
+        # Read again: the loaded code has been taught to keep what it gives.
+        fresh, _ = read_torchscript(torch, self._path, "cpu")
+        with running(self._path, unit), quiet():
+            dict(fresh.named_modules())[unit].save(str(folder / "unit.pt"))
+        return "unit.pt", dict(zip(("x", "mask"), inputs, strict=False))
+
+    def close(self) -> None:
+        self._attend.clear()
+        self._parts.clear()
+        self._module = None
+
+    def _core(self, name: str) -> Core:
+        found = recorded(self._parts[name], name, CORE, counts=(5, 6))
+        q, k, v, scale, out, *mask = map(to_array, found)
+        return Core(q, k, v, scale, mask[0] if mask else None, out)
