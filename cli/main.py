@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from osa_runtime import __version__
+from osa_runtime.cli.bench import bench
 from osa_runtime.cli.boundary import BoundaryGroup, guarded
 from osa_runtime.cli.data import app as data
 from osa_runtime.cli.doctor import doctor
@@ -32,6 +33,7 @@ app.add_typer(data, name="data")
 app.command()(export)
 app.command()(inspect)
 app.command("run")(run_model)
+app.command()(bench)
 app.command()(doctor)
 
 

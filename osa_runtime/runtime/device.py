@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from osa_runtime.errors import DeviceError, InputError
 
@@ -31,11 +32,15 @@ def parse_device(text: str) -> Device:
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """How a session shall be started. ``threads`` None leaves the number to the runtime."""
+    """How a session shall be started. ``threads`` None leaves the number to the runtime.
+
+    ``profile`` is where ONNX Runtime shall write its trace of every node: the start of a file name.
+    """
 
     device: Device = CPU
     threads: int | None = None
     allow_fallback: bool = False
+    profile: Path | None = None
 
     def __post_init__(self) -> None:
         valid = self.threads is None or (type(self.threads) is int and 1 <= self.threads <= 4096)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ class OnnxSession(Session):
         declared = source.declared
         self._ort = _import_onnxruntime()
         self._session, placement = self._start(source, options)
+        self._profiling = options.profile is not None
         found = _interface(self._session, source)
         if declared is not None:
             check_agreement(declared, found, f"The manifest of {source.path.parent}")
@@ -67,6 +69,9 @@ class OnnxSession(Session):
         wanted.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         if options.threads is not None:
             wanted.intra_op_num_threads = options.threads
+        if options.profile is not None:
+            wanted.enable_profiling = True
+            wanted.profile_file_prefix = str(options.profile)
         try:
             # enable_fallback=0: a session never changes its provider behind the caller's back
             return self._ort.InferenceSession(str(source.path), wanted, providers=providers, enable_fallback=0)
@@ -98,6 +103,12 @@ class OnnxSession(Session):
             binding.bind_output(name, device.kind, device.index)
         session.run_with_iobinding(binding)
         return list(binding.copy_outputs_to_cpu())
+
+    def end_profile(self) -> Path:
+        if self._session is None or not self._profiling:
+            return super().end_profile()
+        self._profiling = False
+        return Path(self._session.end_profiling())
 
     def close(self) -> None:
         super().close()

@@ -64,6 +64,11 @@ class Session(ABC):
         return self._interface.outputs
 
     @property
+    def axes(self) -> Mapping[str, Mapping[str, int]]:
+        """The range of each dynamic axis that has one."""
+        return self._interface.axes
+
+    @property
     def manifest(self) -> Manifest | None:
         return self.artifact.manifest if self.artifact else None
 
@@ -82,6 +87,10 @@ class Session(ABC):
     @abstractmethod
     def _execute(self, arrays: dict[str, Array]) -> dict[str, Array]:
         """Run checked inputs; whatever the runtime raises becomes a RunError."""
+
+    def end_profile(self) -> Path:
+        """Stop the trace that ``load`` was asked for, and say which file holds it."""
+        raise InputError(f"{self.path} was loaded without profile=; load an ONNX model with it.")
 
     def close(self) -> None:
         """Give the model's memory back once the calls under way have ended. Closing twice does no harm."""
@@ -114,14 +123,16 @@ def load(
     threads: int | None = None,
     allow_fallback: bool = False,
     check_hash: bool = True,
+    profile: str | os.PathLike[str] | None = None,
 ) -> Session:
     """Open an exported folder, or a model file alone (.onnx, .pt, .pt2), on ``cpu``, ``cuda`` or ``cuda:1``.
 
     A device that cannot be used is a DeviceError; with ``allow_fallback`` it is a warning, and the session runs on
     the CPU. A folder whose files are not those that were exported is refused unless ``check_hash`` is false.
+    ``profile`` makes ONNX Runtime trace every node, into a file whose name starts so; ``end_profile`` writes it.
     TorchScript and pt2 files need torch. They are programs: load them only from people whom you trust.
     """
-    options = LoadOptions(parse_device(device), threads, allow_fallback)
+    options = LoadOptions(parse_device(device), threads, allow_fallback, None if profile is None else Path(profile))
     session = _open(_source(Path(path), check_hash), options)
     if session.placement.note:
         warnings.warn(session.placement.note, RuntimeWarning, stacklevel=2)
@@ -133,6 +144,8 @@ def _open(source: Source, options: LoadOptions) -> Session:
         from osa_runtime.runtime.onnx_session import OnnxSession
 
         return OnnxSession(source, options)
+    if options.profile is not None:
+        raise InputError(f"Only ONNX models can be profiled, {source.path} is {source.format}; export it as onnx.")
     from osa_runtime.runtime.torch_session import TorchSession
 
     return TorchSession(source, options)

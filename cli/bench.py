@@ -1,0 +1,143 @@
+"""``osa bench``: how fast an exported model is here, what it needs, and how it compares with eager PyTorch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+SIZES, HOW, WHERE, OUTPUT = "Sizes and inputs", "How it is measured", "Where it runs", "Output"
+
+
+def bench(
+    artifact: Annotated[
+        Path, typer.Argument(help="An exported folder, or a model file (.onnx, .pt, .pt2).", show_default=False)
+    ],
+    against: Annotated[
+        Path | None,
+        typer.Option(help="A checkpoint to compare with, in eager PyTorch.", show_default=False, metavar="CHECKPOINT"),
+    ] = None,
+    batch: Annotated[
+        str | None,
+        typer.Option(
+            help="Batches, with commas.", show_default="1,8, or the model's fixed batch", rich_help_panel=SIZES
+        ),
+    ] = None,
+    tokens: Annotated[
+        str | None,
+        typer.Option(
+            help="Sequence lengths, with commas.",
+            show_default="a few up to the model's longest, or 1024",
+            rich_help_panel=SIZES,
+        ),
+    ] = None,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input",
+            "-i",
+            help="Real data instead of random: an .npz with an array per input, or what `osa run` takes. Rows are "
+            "repeated or cut to the batch, tokens cut to the length.",
+            show_default=False,
+            rich_help_panel=SIZES,
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the random inputs.", rich_help_panel=SIZES)] = 0,
+    warm_up: Annotated[int, typer.Option(min=0, help="Untimed calls before each block.", rich_help_panel=HOW)] = 3,
+    iterations: Annotated[
+        int, typer.Option(min=1, help="Timed calls at least, of each contender and size.", rich_help_panel=HOW)
+    ] = 30,
+    seconds: Annotated[
+        float, typer.Option(min=0, help="Go on for so long, with each contender and size.", rich_help_panel=HOW)
+    ] = 1.0,
+    memory: Annotated[
+        bool, typer.Option("--memory/--no-memory", help="Measure memory, in more processes.", rich_help_panel=HOW)
+    ] = True,
+    threads: Annotated[
+        int | None,
+        typer.Option(min=1, help="Threads, of both contenders.", show_default="all cores", rich_help_panel=WHERE),
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, or cuda:1.", rich_help_panel=WHERE)] = "cpu",
+    json_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--json",
+            help="Write all figures to this .json; - prints them instead of tables.",
+            show_default=False,
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            help="Draw latency and throughput into this .png or .svg.", show_default=False, rich_help_panel=OUTPUT
+        ),
+    ] = None,
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            help="Show which operators and nodes take most time; ONNX Runtime's trace goes to this .json.",
+            show_default=False,
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+) -> None:
+    """Measure latency, throughput, memory and load time of an exported model.
+
+    With --against, the artifact and eager PyTorch take turns in blocks, with the same threads and inputs, and must
+    give the same answers; otherwise the exit code is 1 and no figures are shown. Figures of a noisy run are marked.
+
+    [bold]Examples[/bold]
+
+    [cyan]osa bench digits-onnx --against runs/digits[/cyan]
+
+    [cyan]osa bench encoder-onnx --batch 1,8 --tokens 16,64,256 --plot bench.png --json bench.json[/cyan]
+
+    [cyan]osa bench digits-onnx --batch 32 --threads 1 --profile trace.json[/cyan]
+    """
+    import functools
+
+    from osa_runtime.benchmarking.benchmark import Benchmark
+    from osa_runtime.benchmarking.configurations import parse_sizes
+    from osa_runtime.benchmarking.machine import usable_cores
+    from osa_runtime.benchmarking.plot import check_plot, draw_benchmark
+    from osa_runtime.benchmarking.request import Request
+    from osa_runtime.benchmarking.rotation import Schedule
+    from osa_runtime.cli import bench_report
+    from osa_runtime.cli.bench_progress import BenchProgress
+    from osa_runtime.cli.run_inputs import read_inputs
+
+    bench_report.check_files(json_file, profile)
+    if plot is not None:
+        check_plot(plot)
+    request = Request(
+        artifact=artifact,
+        against=against,
+        batches=parse_sizes("--batch", batch),
+        tokens=parse_sizes("--tokens", tokens),
+        schedule=Schedule(warm_up, iterations, seconds),
+        threads=threads or usable_cores(),
+        device=device,
+        seed=seed,
+        read_data=functools.partial(read_inputs, inputs, scaling=(None, None)) if inputs else None,
+        memory=memory,
+        trace=profile,
+    )
+    with BenchProgress() as progress:
+        benchmark = Benchmark(request)
+        if benchmark.disagreement is None:
+            result = benchmark.measure(progress)
+    if benchmark.disagreement is not None:
+        typer.secho("error: ", fg=typer.colors.RED, bold=True, err=True, nl=False)
+        typer.echo(benchmark.disagreement, err=True)
+        raise typer.Exit(1)
+    if plot is not None:
+        draw_benchmark(result, plot)
+    if json_file is not None:
+        bench_report.write_json(result, json_file)
+    if json_file != bench_report.STDOUT:
+        bench_report.show(result)
+        for what, path in (("All figures are", json_file), ("The plot is", plot), ("The trace is", profile)):
+            if path is not None:
+                typer.echo(f"{what} in {path}")

@@ -1,0 +1,138 @@
+"""Which sizes are measured: batches and lengths, from what was asked for and what the model takes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from osa_runtime.artifact import TensorSpec
+from osa_runtime.errors import InputError
+from osa_runtime.runtime.interface import ANY_SHAPE
+
+DEFAULT_BATCHES = (1, 8)
+LONGEST_BY_DEFAULT = 1024
+UNKNOWN_LENGTH = 16
+
+Sizes = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One batch and one length; ``tokens`` is None for a model without an axis of that kind."""
+
+    batch: int
+    tokens: int | None = None
+
+    def __str__(self) -> str:
+        return f"batch {self.batch}" + ("" if self.tokens is None else f", {self.tokens} tokens")
+
+
+@dataclass(frozen=True)
+class DynamicAxes:
+    """The named axes of a model. ``batch`` is None where it is fixed, at ``fixed_batch``, or where nothing is known."""
+
+    batch: str | None
+    tokens: str | None
+    others: tuple[str, ...]
+    fixed_batch: int | None
+    ranges: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    def sizes(self, configuration: Configuration) -> dict[str, int]:
+        sizes = {self.batch: configuration.batch, self.tokens: configuration.tokens}
+        return {name: size for name, size in sizes.items() if name is not None and size is not None}
+
+
+def dynamic_axes(specs: Sequence[TensorSpec], ranges: Mapping[str, Mapping[str, int]]) -> DynamicAxes:
+    """Which named axis is the batch and which the length: by their names, else by their places."""
+    known = [spec for spec in specs if spec.shape != ANY_SHAPE]
+    names = list(dict.fromkeys(axis for spec in known for axis in spec.shape if isinstance(axis, str)))
+    first = known[0].shape[0] if known and known[0].shape else None
+    batch = "batch" if "batch" in names else first if isinstance(first, str) else None
+    rest = [name for name in names if name != batch]
+    tokens = "tokens" if "tokens" in rest else rest[0] if len(rest) == 1 else None
+    others = tuple(name for name in rest if name != tokens)
+    fixed = first if batch is None and isinstance(first, int) else None
+    return DynamicAxes(batch, tokens, others, fixed, ranges)
+
+
+def parse_sizes(flag: str, text: str | None) -> Sizes | None:
+    """``1,8`` as numbers, each once."""
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdecimal() and len(part) < 10 and int(part) > 0 for part in parts):
+        raise InputError(f"{flag} is {text!r}, expected whole numbers of at least 1 with commas between: {flag} 1,8.")
+    return tuple(dict.fromkeys(map(int, parts)))
+
+
+def configurations(
+    axes: DynamicAxes, batches: Sizes | None, tokens: Sizes | None, data: Configuration | None = None
+) -> list[Configuration]:
+    """Every batch with every length. ``data`` has the sizes of the caller's own arrays, where they were given."""
+    rows = _batches(axes, batches, data)
+    lengths = _lengths(axes, tokens, data)
+    return [Configuration(batch, length) for length, batch in itertools.product(lengths, rows)]
+
+
+def _batches(axes: DynamicAxes, asked: Sizes | None, data: Configuration | None) -> Sizes:
+    if axes.batch is not None:
+        chosen = asked or tuple(size for size in DEFAULT_BATCHES if _fits(axes.ranges.get(axes.batch, {}), size))
+        _check_range("--batch", axes.batch, chosen, axes)
+        return chosen or (_least(axes.ranges[axes.batch]),)
+    if axes.fixed_batch is None:  # nothing is known of the axes, so the data decides
+        return asked or (data.batch if data else 1,)
+    if asked and asked != (axes.fixed_batch,):
+        raise InputError(
+            f"--batch asks for {_listed(asked)}, but the model was exported with a fixed batch of {axes.fixed_batch}; "
+            "leave --batch out, or export without --static."
+        )
+    return (axes.fixed_batch,)
+
+
+def _lengths(axes: DynamicAxes, asked: Sizes | None, data: Configuration | None) -> tuple[int | None, ...]:
+    if axes.tokens is None:
+        if asked:
+            raise InputError(
+                f"--tokens asks for {_listed(asked)}, but no axis of the model's inputs is a dynamic length; "
+                "leave --tokens out."
+            )
+        return (None,)
+    chosen = asked or _default_lengths(axes.ranges.get(axes.tokens, {}), data)
+    _check_range("--tokens", axes.tokens, chosen, axes)
+    if data is not None and data.tokens is not None and max(chosen) > data.tokens:
+        raise InputError(
+            f"--tokens asks for {_listed(chosen)}, but the data of --input has {data.tokens} on the axis "
+            f"{axes.tokens}; ask for no more, or give longer data."
+        )
+    return chosen
+
+
+def _default_lengths(limits: Mapping[str, int], data: Configuration | None) -> Sizes:
+    if data is not None and data.tokens is not None:
+        return (data.tokens,)
+    least = _least(limits)
+    if "max" not in limits:
+        return (max(least, UNKNOWN_LENGTH),)
+    largest = max(least, min(limits["max"], LONGEST_BY_DEFAULT))
+    return tuple(sorted({max(least, largest // divisor) for divisor in (16, 4, 1)}))
+
+
+def _check_range(flag: str, name: str, sizes: Sizes, axes: DynamicAxes) -> None:
+    limits = axes.ranges.get(name, {})
+    wrong = [size for size in sizes if not _fits(limits, size)]
+    if wrong:
+        allowed = f"{_least(limits)} to {limits['max']}" if "max" in limits else f"{_least(limits)} or more"
+        raise InputError(f"{flag} asks for {_listed(wrong)}, but the model's axis {name} takes {allowed}.")
+
+
+def _fits(limits: Mapping[str, int], size: int) -> bool:
+    return _least(limits) <= size <= limits.get("max", size)
+
+
+def _least(limits: Mapping[str, int]) -> int:
+    return max(1, limits.get("min", 1))
+
+
+def _listed(sizes: Sequence[int]) -> str:
+    return ", ".join(map(str, sizes))

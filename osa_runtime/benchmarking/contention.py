@@ -1,0 +1,59 @@
+"""How much of the cores other processes used while something was measured.
+
+A machine that is busy all the time gives steady figures that are wrong all the same: torch's threads wait for each
+other at every operator, and one core that is taken has made eager a hundred times slower.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from osa_runtime.benchmarking.machine import usable_cores
+
+STAT = Path("/proc/stat")
+TICKS_OF = {"user": 0, "nice": 1, "system": 2, "irq": 5, "softirq": 6, "steal": 7}
+TOLERATED = 0.1  # of all cores
+
+
+class ContentionWatch:
+    """Starts when it is made. It sees nothing where there is no /proc/stat, which ``busy_cores`` tells as None."""
+
+    def __init__(self) -> None:
+        self._busy, self._own, self._start = _busy_seconds(), _own_seconds(), time.perf_counter()
+
+    def busy_cores(self) -> float | None:
+        """How many of the cores that this process may use were busy with others, on average since the start."""
+        busy = _busy_seconds()
+        if busy is None or self._busy is None:
+            return None
+        others = (busy - self._busy) - (_own_seconds() - self._own)
+        return max(0.0, others) / max(1e-9, time.perf_counter() - self._start)
+
+
+def contention_doubt(busy: float | None, threads: int) -> str | None:
+    """Why a measurement with so many threads cannot be trusted; idle cores beyond the threads may be used."""
+    cores = usable_cores()
+    if busy is None or busy <= max(0, cores - threads) + TOLERATED * cores:
+        return None
+    return (
+        f"other processes used {busy:.1f} of {cores} cores, and {threads} threads were measured; "
+        "measure again when the machine is quiet, or with fewer --threads."
+    )
+
+
+def _busy_seconds() -> float | None:
+    try:
+        lines = STAT.read_text(encoding="utf-8").splitlines()
+        cores = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+        rows = [line.split()[1:] for line in lines if line.split()[0] in cores]
+        ticks = sum(int(row[place]) for row in rows for place in TICKS_OF.values())
+        return ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError, ValueError, IndexError):
+        return None
+
+
+def _own_seconds() -> float:
+    times = os.times()
+    return times.user + times.system

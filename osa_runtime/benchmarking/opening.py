@@ -1,0 +1,68 @@
+"""Opening the contenders, and how long that takes."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from osa_runtime.artifact import MANIFEST_FILE, sha256
+from osa_runtime.errors import MissingDependencyError
+from osa_runtime.runtime.session import Session
+
+if TYPE_CHECKING:
+    from osa_runtime.benchmarking.eager import EagerModel
+
+T = TypeVar("T")
+LOADS = 3
+
+
+def timed_opening(start: Callable[[], T]) -> tuple[T, float]:
+    """What ``start`` opens, and the median of its seconds; the first time, which imports libraries, does not count."""
+    opened, seconds = start(), []
+    for _ in range(LOADS):
+        begin = time.perf_counter()
+        opened = start()
+        seconds.append(time.perf_counter() - begin)
+    return opened, statistics.median(seconds)
+
+
+def eager_class() -> type[EagerModel]:
+    try:
+        from osa_runtime.benchmarking.eager import EagerModel
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(
+            f"--against runs the checkpoint in eager PyTorch and needs {error.name}, which is not installed; "
+            'pip install "osa-runtime[export]", or leave --against out.'
+        ) from error
+    return EagerModel
+
+
+def describe_session(session: Session, path: Path) -> dict[str, Any]:
+    """Which artifact this is and where it really runs."""
+    placement = session.placement
+    return {
+        "path": str(path),
+        "format": session.format,
+        "dtype": session.manifest.dtype if session.manifest else None,
+        "sha256": sha256(session.path),
+        "bytes": _size_on_disk(session),
+        "placement": {
+            "requested": placement.requested,
+            "device": placement.device,
+            "provider": placement.provider,
+            "cpu_nodes": list(placement.cpu_nodes) if placement.cpu_nodes is not None else None,
+        },
+    }
+
+
+def _size_on_disk(session: Session) -> int:
+    """The model, weights that are kept outside it, and the manifest."""
+    folder = session.path.parent
+    if session.manifest is not None:
+        files = [folder / name for name in (*session.manifest.files, MANIFEST_FILE)]
+    else:
+        files = [session.path, session.path.with_name(f"{session.path.name}.data")]
+    return sum(file.stat().st_size for file in files if file.is_file())
