@@ -79,8 +79,9 @@ def run(
     import time
     import warnings
 
+    from osa_runtime.arrays import write_npz
     from osa_runtime.cli.run_inputs import read_inputs
-    from osa_runtime.cli.run_report import RunReport, check_out, write_outputs
+    from osa_runtime.cli.run_report import RunReport, check_out
     from osa_runtime.runtime.session import load
 
     check_out(out)
@@ -93,6 +94,6 @@ def run(
         outputs = session.run(feeds, check_finite=not allow_nonfinite)
         seconds = time.perf_counter() - start
     if out is not None:
-        write_outputs(out, outputs)
+        write_npz(out, outputs)
     report = RunReport(session, outputs, seconds, notes, top)
     report.show(as_json, out)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,14 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from osa_runtime.arrays import read_arrays
 from osa_runtime.artifact import TensorSpec
 from osa_runtime.cli.picture import is_picture, read_picture
 from osa_runtime.errors import InputError
 
 Array = NDArray[Any]
 Scaling = tuple[float | None, float | None]
-
-_UNREADABLE = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, MemoryError)
 
 
 def read_inputs(
@@ -69,7 +66,7 @@ def _image_spec(name: str | None, path: Path, specs: Sequence[TensorSpec]) -> Te
 
 
 def _arrays(name: str | None, path: Path, specs: Sequence[TensorSpec]) -> dict[str, Array]:
-    content = _load(path)
+    content = read_arrays(path)
     if isinstance(content, Mapping):
         if name is None:
             return dict(content)
@@ -83,23 +80,6 @@ def _arrays(name: str | None, path: Path, specs: Sequence[TensorSpec]) -> dict[s
             f"{', '.join(spec.name for spec in specs)}."
         )
     return {name or candidates[0].name: content}
-
-
-def _load(path: Path) -> Array | dict[str, Array]:
-    try:
-        with path.open("rb") as stream:
-            # Pickled objects could run code, so they stay forbidden.
-            content = np.load(stream, allow_pickle=False)
-            return {n: content[n] for n in content.files} if isinstance(content, np.lib.npyio.NpzFile) else content
-    except _UNREADABLE as error:
-        raise InputError(
-            f"{path} cannot be read as .npy or .npz: {_reason(error)}. Write arrays with numpy.save or numpy.savez."
-        ) from error
-
-
-def _reason(error: BaseException) -> str:
-    text = str(error).rstrip(".") or type(error).__name__
-    return "it holds no plain array" if "pickle" in text else text  # numpy's text recommends unsafe loading
 
 
 def _add(feeds: dict[str, Array], new: Mapping[str, Array], value: str) -> None:

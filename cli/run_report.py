@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from osa_runtime.atomic import atomic_file
 from osa_runtime.errors import InputError
 from osa_runtime.runtime.session import Session
 
@@ -24,14 +22,6 @@ MOST_ROWS = 10
 def check_out(out: Path | None) -> None:
     if out is not None and out.suffix != ".npz":
         raise InputError(f"--out is {out}, expected a name that ends in .npz.")
-
-
-def write_outputs(path: Path, outputs: Mapping[str, Array]) -> None:
-    """What numpy.savez writes, for any names: savez takes them as keyword arguments, and has some of its own."""
-    with atomic_file(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
-        for name, array in outputs.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
-                np.lib.format.write_array(stream, array, allow_pickle=False)
 
 
 class RunReport:

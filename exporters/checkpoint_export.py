@@ -33,6 +33,7 @@ def export_checkpoint(checkpoint: str | Path, out: str | Path, *, static: bool =
         input_names=list(axes),
         output_names=["logits"],
         dynamic_shapes=None if static else axes,
+        value_ranges=value_ranges(model),
         source=source,
         **options,
     )
@@ -45,6 +46,11 @@ def check_checkpoint(checkpoint: str | Path, out: str | Path) -> None:
     if not (where / WEIGHTS_FILE).is_file():
         raise CheckpointError(f"{where / WEIGHTS_FILE} does not exist; copy it beside {CONFIG_FILE}.")
     check_apart(out, where)
+
+
+def value_ranges(model: SkiplessViT | SkiplessEncoder) -> dict[str, dict[str, int]]:
+    vocabulary = getattr(model.config, "vocabulary", None)
+    return {} if vocabulary is None else {"tokens": {"min": 0, "max": vocabulary - 1}}
 
 
 def example_inputs(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -32,12 +33,13 @@ def export_onnx(
     settings: ExportSettings,
     folder: Path,
     progress: Progress,
-) -> dict[str, object]:
-    """Write ``model.onnx`` into the folder; returns the OSA settings that the manifest records."""
+) -> tuple[dict[str, Any], tuple[dict[str, Any], ...]]:
+    """Write ``model.onnx`` into the folder; returns the OSA settings and calls that the manifest records."""
     with progress.step("capture the graph"):
         model, choice = capture(module, interface, settings)
         model.ir_version = IR_VERSION
         rename(model, outputs)
+        attentions = _calls(model)
     with progress.step("attach the functions" if settings.functions == "keep" else "inline the functions"):
         if choice is not None:
             _attach(model, choice, settings)
@@ -47,7 +49,23 @@ def export_onnx(
         ir.save(model, path, external_data=f"{path.name}.data" if outside else None)
     with progress.step("check the model"):
         _check(path, choice, settings)
-    return _osa_settings(choice)
+    return _osa_settings(choice), attentions
+
+
+def _calls(model: ir.Model) -> tuple[dict[str, Any], ...]:
+    """What each call of orthogonal attention reads and gives. Inlining keeps these names, though not the calls."""
+    return tuple(_call(node) for node in model.graph if node.domain == DOMAIN)
+
+
+def _call(node: ir.Node) -> dict[str, Any]:
+    scale = node.inputs[3].const_value if node.inputs[3] is not None else None
+    call = {
+        "name": (node.name or "").rpartition("/")[0],
+        "inputs": [value.name for value in node.inputs if value is not None],
+        "output": node.outputs[0].name,
+    }
+    # Inlining may fold a constant scale into other constants.
+    return call if scale is None else call | {"scale": scale.numpy().astype(float).tolist()}
 
 
 def _attach(model: ir.Model, choice: FunctionChoice, settings: ExportSettings) -> None:

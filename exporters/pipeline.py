@@ -43,6 +43,7 @@ def export(
     approximant: str | None = None,
     squarings: str | int | None = None,
     external_data: bool = False,
+    value_ranges: Mapping[str, Mapping[str, int]] | None = None,
     replace: bool = False,
     source: Mapping[str, Any] | None = None,
     progress: Listener | None = None,
@@ -52,6 +53,7 @@ def export(
     Args:
         args: example inputs; dynamic axes need a size of 2 or more in them.
         dynamic_shapes: {input name: {axis: name, or a torch.export.Dim with its range}}; the rest is fixed.
+        value_ranges: {input name: {"min": 0, "max": 9}}, for inputs that hold ids; goes into the manifest.
         form, approximant, squarings: for all attention layers; None leaves what the module says.
         progress: called as (step, None) when a step starts and (step, seconds) when it is done.
 
@@ -67,10 +69,10 @@ def export(
         outputs = describe_outputs(ready, interface, output_names)
     names = tuple(output.name for output in outputs)
     with atomic_folder(out, replace=replace, marker=MANIFEST_FILE) as folder:
-        osa = _write(ready, interface, names, settings, folder, steps)
+        osa, attentions = _write(ready, interface, names, settings, folder, steps)
         with steps.step("check the answers"):
             path = folder / MODEL_FILES[settings.format]
-            tolerance = relative_tolerance(settings.format, settings.dtype, _depth(ready))
+            tolerance = relative_tolerance(settings.format, settings.dtype, rounding_depth(ready))
             # Eager is the module as it was given: a mistake in folding must show, too.
             eager = in_type(copy.deepcopy(module).eval(), settings)
             run = artifact_runner(path, settings.format, interface.names)
@@ -81,10 +83,13 @@ def export(
             outputs=outputs,
             parameters=sum(p.numel() for p in module.parameters()),
             axes=axis_ranges(interface),
+            values={name: dict(limits) for name, limits in (value_ranges or {}).items()},
             dtype=settings.dtype,
+            depth=rounding_depth(ready),
             opset=settings.opset if settings.format == "onnx" else None,
             functions=settings.functions if settings.format == "onnx" else None,
             osa=osa,
+            attentions=attentions,
             files=describe_files(folder),
             source=dict(source or {}),
             versions=versions(),
@@ -100,7 +105,7 @@ def _write(
     settings: ExportSettings,
     folder: Path,
     progress: Progress,
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], tuple[dict[str, Any], ...]]:
     if settings.format == "onnx":
         return export_onnx(module, interface, outputs, settings, folder, progress)
     osa = traced_settings(module, interface.examples, settings)
@@ -108,7 +113,7 @@ def _write(
         export_torchscript(module, folder, progress)
     else:
         export_pt2(module, interface, folder, progress)
-    return osa
+    return osa, ()
 
 
 def _check_types(module: nn.Module, args: Sequence[Tensor], dtype: str) -> None:
@@ -123,7 +128,7 @@ def _check_types(module: nn.Module, args: Sequence[Tensor], dtype: str) -> None:
             raise InputError(f"--dtype fp32: the example input {index} has float64 values; call x.float().")
 
 
-def _depth(module: nn.Module) -> int:
+def rounding_depth(module: nn.Module) -> int:
     """How many matrices the signal may pass: rounding adds up over them, whatever kind of layer holds them."""
     return max(4, sum(parameter.dim() >= 2 for parameter in module.parameters()))
 

@@ -42,10 +42,13 @@ class Manifest:
     outputs: tuple[TensorSpec, ...]
     parameters: int
     axes: dict[str, dict[str, int]] = field(default_factory=dict)  # the range of each dynamic axis that has one
+    values: dict[str, dict[str, int]] = field(default_factory=dict)  # the range of the ids that an input may hold
     dtype: str = "fp32"
+    depth: int | None = None  # how many matrices the signal passes, over which rounding adds up
     opset: int | None = None
     functions: str | None = None
     osa: dict[str, Any] = field(default_factory=dict)
+    attentions: tuple[dict[str, Any], ...] = ()  # in an ONNX graph: the names of each call's inputs and output
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
     source: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
@@ -64,6 +67,7 @@ class Manifest:
         try:
             for key in ("inputs", "outputs"):
                 fields[key] = tuple(_spec(item) for item in fields[key])
+            fields["attentions"] = tuple(_call(item) for item in fields.get("attentions", ()))
             manifest = cls(**fields)
             _check_types(manifest)
         except (TypeError, KeyError, ValueError) as error:
@@ -132,9 +136,11 @@ def sha256(path: Path) -> str:
 
 def _check_types(manifest: Manifest) -> None:
     """What others rely on without looking: a manifest may come from anywhere."""
-    ranges = manifest.axes.values() if isinstance(manifest.axes, dict) else [None]
-    if not all(isinstance(r, dict) and all(type(size) is int for size in r.values()) for r in ranges):
-        raise TypeError("axes must map names to ranges of whole numbers")
+    for name in ("axes", "values"):
+        found = getattr(manifest, name)
+        ranges = found.values() if isinstance(found, dict) else [None]
+        if not all(isinstance(r, dict) and all(type(size) is int for size in r.values()) for r in ranges):
+            raise TypeError(f"{name} must map names to ranges of whole numbers")
     entries = manifest.files.values() if isinstance(manifest.files, dict) else [None]
     if not all(isinstance(entry, dict) for entry in entries):
         raise TypeError("files must map names to their size and hash")
@@ -150,3 +156,11 @@ def _spec(item: dict[str, Any]) -> TensorSpec:
     if not all(isinstance(axis, (int, str)) for axis in shape):
         raise ValueError(f"axes of {item['name']} must be numbers or names")
     return TensorSpec(str(item["name"]), str(item["dtype"]), shape)
+
+
+def _call(item: dict[str, Any]) -> dict[str, Any]:
+    names = [item["name"], item["output"], *item["inputs"]]
+    if len(item["inputs"]) not in (4, 5) or not all(isinstance(name, str) for name in names):
+        raise ValueError("an attention must have a name, an output, and the inputs q, k, v, scale and mask")
+    known = {"name": item["name"], "inputs": list(item["inputs"]), "output": item["output"]}
+    return known | ({"scale": item["scale"]} if "scale" in item else {})

@@ -8,6 +8,7 @@
     ├── CheckpointError                             a checkpoint that is missing, damaged or of another version
     ├── ExportError                                 a model that cannot be exported
     ├── ArtifactError                               an exported folder that is missing, damaged or changed
+    │   └── InterfaceError                          a model whose inputs or outputs are not those of its manifest
     ├── DeviceError                                 a device that was asked for and cannot be used
     ├── RunError                                    a model that failed while it ran, or gave NaN or Inf
     ├── StorageError                                a path that cannot be read or written, a full disk
@@ -54,6 +55,10 @@ class ExportError(OsaError):
 
 class ArtifactError(OsaError):
     """An exported folder is missing, damaged, or not what its manifest says."""
+
+
+class InterfaceError(ArtifactError):
+    """The inputs or outputs of a model file are not those that its manifest declares."""
 
 
 class DeviceError(OsaError):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from osa_runtime.artifact import Manifest, TensorSpec
-from osa_runtime.errors import ArtifactError
+from osa_runtime.errors import ArtifactError, InterfaceError
 
 DTYPES = ("float32", "float16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
 
@@ -50,7 +50,7 @@ def check_agreement(declared: Interface, found: Interface, where: str) -> None:
         ("outputs", declared.outputs, found.outputs),
     ):
         if _signature(ours) != _signature(theirs):
-            raise ArtifactError(
+            raise InterfaceError(
                 f"{where} declares the {kind} {_listed(ours)}, but the model beside it has {_listed(theirs)}; "
                 "export the model again."
             )

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from osa_runtime.errors import ArtifactError, InputError, RunError
+from osa_runtime.errors import InputError, InterfaceError, RunError
 from osa_runtime.runtime.cuda_check import torch_cuda_problem
 from osa_runtime.runtime.device import CPU, Device, LoadOptions, Placement
 from osa_runtime.runtime.input_checks import Array
@@ -94,7 +94,7 @@ def _check_counts(declared: Interface, found: Interface, source: Source) -> None
     """Names are the manifest's own in these formats, so only numbers can be compared."""
     least = len(found.inputs) - len(found.optional)
     if not least <= len(declared.inputs) <= len(found.inputs) or len(declared.outputs) != len(found.outputs):
-        raise ArtifactError(
+        raise InterfaceError(
             f"The manifest of {source.path.parent} declares {len(declared.inputs)} inputs and "
             f"{len(declared.outputs)} outputs, but the model beside it has {len(found.inputs)} and "
             f"{len(found.outputs)}; export the model again."

@@ -1,0 +1,90 @@
+"""``osa compare``: how far are two exported models from each other?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+WHAT, JUDGE, FILES, WHERE = "What is compared", "How it is judged", "Files", "Where it runs"
+
+
+def compare(
+    artifact: Annotated[Path, typer.Argument(help="The artifact that is judged.", show_default=False)],
+    reference: Annotated[Path, typer.Argument(help="The artifact that is right.", show_default=False)],
+    batch: Annotated[
+        str | None, typer.Option(help="Batch sizes, such as 1,8.", show_default="1,2,5", rich_help_panel=WHAT)
+    ] = None,
+    tokens: Annotated[
+        str | None, typer.Option(help="Lengths, for models of sequences.", show_default="some", rich_help_panel=WHAT)
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the random inputs.", rich_help_panel=WHAT)] = 0,
+    rtol: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            help="Allowed |difference| relative to the largest value; recorded.",
+            show_default="the wider of the two artifacts'",
+            rich_help_panel=JUDGE,
+        ),
+    ] = None,
+    atol: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Allowed beside --rtol; recorded.", show_default="0", rich_help_panel=JUDGE),
+    ] = None,
+    bisect: Annotated[
+        bool, typer.Option("--bisect", help="When they differ: find the part behind which.", rich_help_panel=JUDGE)
+    ] = False,
+    report: Annotated[Path | None, typer.Option(help="Write the results, JSON, here.", rich_help_panel=FILES)] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page with plots here.", rich_help_panel=FILES)] = None,
+    save_inputs: Annotated[
+        Path | None, typer.Option(help="Write the inputs of all cases to this .npz.", rich_help_panel=FILES)
+    ] = None,
+    load_inputs: Annotated[
+        Path | None, typer.Option(help="Use the inputs in this .npz.", rich_help_panel=FILES)
+    ] = None,
+    save_outputs: Annotated[
+        Path | None, typer.Option(help="Write the first artifact's outputs to this .npz.", rich_help_panel=FILES)
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results instead of tables.")] = False,
+    device: Annotated[str, typer.Option(help="cpu, cuda, or cuda:1.", rich_help_panel=WHERE)] = "cpu",
+    allow_fallback: Annotated[
+        bool,
+        typer.Option("--allow-fallback", help="Use the CPU where --device cannot be used.", rich_help_panel=WHERE),
+    ] = False,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads.", show_default="by size", rich_help_panel=WHERE)
+    ] = None,
+) -> None:
+    """Compare two exported models on the same inputs: fp16 with fp32, inlined with functions, TorchScript with ONNX.
+
+    [bold]Examples[/bold]
+
+    [cyan]osa compare digits-fp16 digits-onnx[/cyan]
+
+    [cyan]osa compare digits-torchscript digits-onnx --html difference.html[/cyan]
+    """
+    from osa_runtime.cli.verify_files import Files, options_of, sizes_of
+    from osa_runtime.cli.verify_report import VerifyReport, require_packages
+
+    require_packages()
+    files = Files(report, html, save_inputs, save_outputs)
+    files.check()
+    options = options_of(
+        artifact,
+        sizes_of("--batch", batch),
+        sizes_of("--tokens", tokens),
+        (seed, rtol, atol, Path("-") if bisect else None),
+        (load_inputs, None),
+        (device, threads, allow_fallback),
+    )
+    from osa_runtime.verification.compare import compare_artifacts
+
+    shown = VerifyReport(as_json)
+    with shown.working() as progress:
+        run = compare_artifacts(artifact, reference, options, progress)
+    files.write(run)
+    shown.result(run.certificate, files)
+    if not run.certificate.passed:
+        raise typer.Exit(1)

@@ -1,0 +1,134 @@
+"""``osa verify``: is the exported model the trained one?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+WHAT, JUDGE, FILES, WHERE = "What is compared", "How it is judged", "Files", "Where it runs"
+
+
+def verify(
+    artifact: Annotated[
+        Path, typer.Argument(help="An exported folder, or a model file (.onnx, .pt, .pt2).", show_default=False)
+    ],
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            "--against",
+            help="The checkpoint, or the folder of a training run, that it was exported from.",
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
+    batch: Annotated[
+        str | None,
+        typer.Option(help="Batch sizes, such as 1,8.", show_default="1,2,5", rich_help_panel=WHAT),
+    ] = None,
+    tokens: Annotated[
+        str | None,
+        typer.Option(
+            help="Lengths, for models of sequences.",
+            show_default="1, odd, around 2d, the longest",
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the random inputs.", rich_help_panel=WHAT)] = 0,
+    rtol: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            help="Allowed |difference| relative to the largest value; recorded.",
+            show_default="by format, type, depth and ‖S‖",
+            rich_help_panel=JUDGE,
+        ),
+    ] = None,
+    atol: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Allowed beside --rtol; recorded.", show_default="0", rich_help_panel=JUDGE),
+    ] = None,
+    bisect: Annotated[
+        Path | None,
+        typer.Option(
+            "--bisect",
+            help="When it fails: find the first part that is wrong, and write what reproduces it to this folder.",
+            rich_help_panel=JUDGE,
+        ),
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Write the certificate, JSON, here.", rich_help_panel=FILES)
+    ] = None,
+    certify: Annotated[
+        bool,
+        typer.Option("--certify", help="Write the certificate into the artifact's folder.", rich_help_panel=FILES),
+    ] = False,
+    html: Annotated[Path | None, typer.Option(help="Write a page with plots here.", rich_help_panel=FILES)] = None,
+    save_inputs: Annotated[
+        Path | None, typer.Option(help="Write the inputs of all cases to this .npz.", rich_help_panel=FILES)
+    ] = None,
+    load_inputs: Annotated[
+        Path | None,
+        typer.Option(
+            help="Use the inputs in this .npz: saved ones, or one array per input of the model.", rich_help_panel=FILES
+        ),
+    ] = None,
+    save_outputs: Annotated[
+        Path | None, typer.Option(help="Write the artifact's outputs to this .npz.", rich_help_panel=FILES)
+    ] = None,
+    load_outputs: Annotated[
+        Path | None,
+        typer.Option(help="Compare with the outputs in this .npz, saved elsewhere.", rich_help_panel=FILES),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the certificate instead of tables.")] = False,
+    device: Annotated[str, typer.Option(help="cpu, cuda, or cuda:1.", rich_help_panel=WHERE)] = "cpu",
+    allow_fallback: Annotated[
+        bool,
+        typer.Option("--allow-fallback", help="Use the CPU where --device cannot be used.", rich_help_panel=WHERE),
+    ] = False,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads.", show_default="by size", rich_help_panel=WHERE)
+    ] = None,
+) -> None:
+    """Prove that an exported model gives what the trained one gives, and that its attention is orthogonal.
+
+    The artifact, eager PyTorch in the same precision and eager in float64 answer the same inputs: several batch sizes
+    and lengths; random, constant, large, padded, and with queries and keys that almost cancel. Then every part of the
+    model is fed alone, and in every attention layer and head ‖AᵀA − I‖, ‖Av‖/‖v‖ and the distance from exp(S)·V are
+    measured. Without --against only the last part runs: it needs no reference.
+
+    It leaves with 0 when all agrees, with 1 when anything does not.
+
+    [bold]Examples[/bold]
+
+    [cyan]osa verify digits-onnx --against runs/digits --html report.html[/cyan]
+
+    [cyan]osa verify digits-onnx --against runs/digits --bisect fault[/cyan]
+
+    [cyan]osa verify digits-onnx --save-inputs in.npz --save-outputs out.npz[/cyan]
+
+    [cyan]osa verify digits-onnx --device cuda --load-inputs in.npz --load-outputs out.npz[/cyan]
+    """
+    from osa_runtime.cli.verify_files import Files, options_of, sizes_of
+    from osa_runtime.cli.verify_report import VerifyReport, require_packages
+
+    require_packages()
+    files = Files(report, html, save_inputs, save_outputs, artifact if certify else None)
+    files.check()
+    options = options_of(
+        artifact,
+        sizes_of("--batch", batch),
+        sizes_of("--tokens", tokens),
+        (seed, rtol, atol, bisect),
+        (load_inputs, load_outputs),
+        (device, threads, allow_fallback),
+    )
+    from osa_runtime.verification.verify import verify as run_verify
+
+    shown = VerifyReport(as_json)
+    with shown.working() as progress:
+        run = run_verify(artifact, against, options, progress)
+    files.write(run)
+    shown.result(run.certificate, files)
+    if not run.certificate.passed:
+        raise typer.Exit(1)

@@ -1,0 +1,71 @@
+"""How far one array is from another, in several measures, all taken in float64."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+TINY = float(np.finfo(np.float64).tiny)
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """``max_rel`` and ``rms`` are relative to the largest magnitude and to the RMS of the expected values.
+
+    ULPs are those of the actual values' own type at the largest expected magnitude of its last axis: between values
+    near zero the number of representable numbers says nothing about a sum that passed through large ones.
+    ``top1`` is the share of rows whose largest entry stands at the same place; None where there are no classes.
+    """
+
+    max_abs: float
+    max_rel: float
+    rms: float
+    cosine: float
+    ulp_p50: float
+    ulp_p99: float
+    ulp_max: float
+    top1: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def measure(actual: NDArray[Any], expected: NDArray[Any], *, classes: bool = False) -> Metrics:
+    """Both must be finite, of one shape and not empty; ``classes`` says that the last axis holds logits."""
+    a, b = actual.astype(np.float64), expected.astype(np.float64)
+    difference = np.abs(a - b)
+    largest = max(float(np.max(np.abs(b))), TINY)
+    ulps = difference / _spacing(b, actual.dtype)
+    return Metrics(
+        max_abs=float(difference.max()),
+        max_rel=float(difference.max()) / largest,
+        rms=float(_rms(difference) / max(_rms(b), TINY)),
+        cosine=_cosine(a.ravel(), b.ravel()),
+        ulp_p50=float(np.percentile(ulps, 50)),
+        ulp_p99=float(np.percentile(ulps, 99)),
+        ulp_max=float(ulps.max()),
+        top1=float(np.mean(a.argmax(-1) == b.argmax(-1))) if classes and b.ndim > 1 else None,
+    )
+
+
+def _rms(x: NDArray[np.float64]) -> float:
+    return float(np.sqrt(np.mean(np.square(x))))
+
+
+def _cosine(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
+    lengths = float(np.linalg.norm(a)) * float(np.linalg.norm(b))
+    if lengths == 0.0:
+        return 1.0 if not a.any() and not b.any() else 0.0
+    return float(np.dot(a, b)) / lengths
+
+
+def _spacing(expected: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[np.float64]:
+    """The distance of neighbouring numbers at the largest magnitude of each row."""
+    kind = dtype if dtype.kind == "f" else np.dtype(np.float64)
+    rows = np.abs(expected).max(axis=-1, keepdims=True) if expected.ndim else np.abs(expected)
+    limited = np.clip(rows, float(np.finfo(kind).tiny), float(np.finfo(kind).max))
+    return np.spacing(limited.astype(kind)).astype(np.float64)

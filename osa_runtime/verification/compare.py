@@ -1,0 +1,157 @@
+"""``compare``: any two artifacts on the same inputs, for instance fp16 with fp32, or TorchScript with ONNX."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from osa_runtime.artifact import TensorSpec
+from osa_runtime.errors import InputError
+from osa_runtime.parity.certificate import Bisection, CaseResult, Check, LayerResult, UnitResult
+from osa_runtime.parity.compare import Tolerance
+from osa_runtime.parity.feeds import Case, Signature, sweep
+from osa_runtime.parity.tolerances import relative_tolerance
+from osa_runtime.verification.bisect import first_wrong
+from osa_runtime.verification.insides import Array
+from osa_runtime.verification.layer_checks import check_layers
+from osa_runtime.verification.options import Progress, Run, VerifyOptions, certify, torch_threads
+from osa_runtime.verification.subject import Subject, check_files
+from osa_runtime.verification.sweep import Answers, Rules, answer, judge
+from osa_runtime.verification.unit_checks import common_units, with_cumulative
+
+LAYER_KINDS = ("random", "parallel", "given")
+
+
+def compare_artifacts(
+    artifact: str | Path,
+    reference: str | Path,
+    options: VerifyOptions | None = None,
+    progress: Progress | None = None,
+) -> Run:
+    """Judge ``artifact`` by the outputs of ``reference``, within the wider of the two tolerances."""
+    chosen = options or VerifyOptions()
+    checks = [check_files(Path(artifact)), check_files(Path(reference))]
+    first, second = Subject.open(Path(artifact), chosen.where), Subject.open(Path(reference), chosen.where)
+    with first.session, second.session, torch_threads(chosen.where.threads, first.parameters):
+        checks.append(_check_interfaces(first, second))
+        if not checks[-1].passed:
+            certificate = certify(
+                chosen,
+                kind="compare",
+                subject=first.describe(),
+                reference=second.describe(),
+                checks=tuple(checks),
+                cases=(),
+            )
+            return Run(certificate, (), {})
+        return _Comparison(first, second, chosen, progress or (lambda _: None), checks).run()
+
+
+class _Comparison:
+    def __init__(
+        self, first: Subject, second: Subject, options: VerifyOptions, progress: Progress, checks: list[Check]
+    ) -> None:
+        self.first, self.second, self.options = first, second, options
+        self.progress, self.checks = progress, checks
+        self.cases = list(options.inputs or self._sweep())
+        self.outputs: dict[str, Mapping[str, Array]] = {}
+
+    def run(self) -> Run:
+        rules = Rules(self._tolerance, self.first.largest_norm, same_type=self.first.dtype == self.second.dtype)
+        results = tuple(self._case(case, rules) for case in self.cases)
+        units, bisection = self._units(all(result.verdict != "fail" for result in results))
+        certificate = certify(
+            self.options,
+            kind="compare",
+            subject=self.first.describe(),
+            reference=self.second.describe(),
+            checks=tuple(self.checks),
+            cases=results,
+            layers=tuple(self._layers()),
+            units=units,
+            bisection=bisection,
+            histogram=rules.histogram.as_dict(),
+        )
+        return Run(certificate, self.cases, self.outputs)
+
+    def _tolerance(self, norm: float) -> Tolerance:
+        return self._of_table(max(self.first.depth, self.second.depth), norm)
+
+    def _of_table(self, depth: int, norm: float = 0.0) -> Tolerance:
+        parties = (self.first, self.second)
+        return self.options.tolerance(max(relative_tolerance(p.format, p.dtype, depth, norm) for p in parties))
+
+    def _sweep(self) -> Iterator[Case]:
+        mine, theirs = self.first.signature, self.second.signature
+        limits = {
+            axis: {"max": min(limit for limit in (mine.limit(axis), theirs.limit(axis)) if limit is not None)}
+            for axis in {*mine.axes, *theirs.axes}
+        }
+        signature = Signature(_narrower(mine.inputs, theirs.inputs), limits, {**theirs.values, **mine.values})
+        options = self.options
+        return sweep(signature, seed=options.seed, batches=options.batches, lengths=options.lengths)
+
+    def _case(self, case: Case, rules: Rules) -> CaseResult:
+        self.progress(f"case {case.name}")
+        mine = answer(self.first.session, _in_types(case, self.first))
+        if isinstance(mine, Mapping):
+            self.outputs[case.name] = mine
+        theirs = answer(self.second.session, _in_types(case, self.second))
+        if isinstance(theirs, str):
+            raise InputError(f"The reference fails on the case {case.name}: {theirs}")
+        return judge(self.first.session, case, Answers(mine, theirs), rules)
+
+    def _layers(self) -> Iterator[LayerResult]:
+        for subject in (self.first, self.second):
+            insides = subject.insides()
+            party = "artifact" if subject is self.first else "reference"
+            for kind in LAYER_KINDS:
+                for case in [case for case in self.cases if case.kind == kind][:1]:
+                    self.progress(f"layers of {subject.session.path}, {case.name}")
+                    yield from check_layers(insides, _in_types(case, subject), subject.osa, subject.dtype, party)
+            insides.close()
+
+    def _units(self, good: bool) -> tuple[tuple[UnitResult, ...], Bisection | None]:
+        """The first part behind which the two differ; only asked where they do."""
+        if self.options.bisect is None or good or self.first.dtype != self.second.dtype:
+            return (), None
+        self.progress("bisection")
+        case = self.cases[0]
+        insides, reference = self.first.insides(), self.second.insides()
+        names = common_units(insides, reference)
+        empty = [UnitResult(name, None, None, 0.0, True, "not fed alone") for name in names]
+        tolerances = {name: self._of_table(4 + 2 * index) for index, name in enumerate(names)}
+        units = tuple(with_cumulative(empty, insides, reference, None, case, tolerances, 1))
+        return units, first_wrong(units, case)
+
+
+def _check_interfaces(first: Subject, second: Subject) -> Check:
+    for kind in ("inputs", "outputs"):
+        mine, theirs = getattr(first.session, kind), getattr(second.session, kind)
+        if [_shape_of(spec) for spec in mine] != [_shape_of(spec) for spec in theirs]:
+            ours, other = ", ".join(map(str, mine)), ", ".join(map(str, theirs))
+            return Check("interface", False, f"the {kind} are {ours}, expected those of the reference: {other}")
+    return Check("interface", True, "the same inputs and outputs")
+
+
+def _shape_of(spec: TensorSpec) -> tuple[object, ...]:
+    """Name, kind of type and rank: precision and fixed axes may differ."""
+    return spec.name, np.dtype(spec.dtype).kind, len(spec.shape)
+
+
+def _narrower(first: tuple[TensorSpec, ...], second: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+    """An axis that one of the two has fixed is fixed for both; values are made in the first one's type."""
+    return tuple(
+        TensorSpec(
+            a.name, a.dtype, tuple(y if isinstance(y, int) else x for x, y in zip(a.shape, b.shape, strict=True))
+        )
+        for a, b in zip(first, second, strict=True)
+    )
+
+
+def _in_types(case: Case, subject: Subject) -> Case:
+    types = {spec.name: spec.dtype for spec in subject.session.inputs}
+    feeds = {name: array.astype(types[name]) if name in types else array for name, array in case.feeds.items()}
+    return Case(case.kind, case.sizes, feeds)

@@ -1,0 +1,69 @@
+"""What verification asks of a model beyond its outputs: its parts, seen in one run and called alone."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from osa_runtime.errors import RunError
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Core:
+    """One call of orthogonal attention: what came in and what went out.
+
+    q, k: (batch, heads, N, d); v, out: (batch, heads, N, e); scale: a scalar or (heads,);
+    mask: broadcasts to (batch, heads, N), True for real tokens.
+    """
+
+    q: Array
+    k: Array
+    v: Array
+    scale: Array
+    mask: Array | None
+    out: Array
+
+
+class Insides(ABC):
+    """The parts of a model, named as in the module tree: ``embed``, ``stack.blocks.0.attention``, ``head``.
+
+    A unit takes and gives one tensor, and may take a mask beside it. ``attentions`` are the units that hold a call of
+    orthogonal attention. Both are in the order of execution, and empty where a model does not show its parts.
+    Whatever the runtime raises becomes a RunError.
+    """
+
+    units: tuple[str, ...] = ()
+    attentions: tuple[str, ...] = ()
+
+    @abstractmethod
+    def outputs_of(self, units: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """The outputs of these units in one run of the whole model."""
+
+    @abstractmethod
+    def call(self, unit: str, inputs: Sequence[Array]) -> Array:
+        """The unit alone, on the inputs that its ``forward`` takes: (x,) or (x, mask)."""
+
+    @abstractmethod
+    def cores_of(self, attentions: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Core]:
+        """The calls of orthogonal attention in one run of the whole model."""
+
+    @abstractmethod
+    def attend(self, attention: str, core: Core, v: Array) -> Array:
+        """exp(S)·v as this layer of this model computes it, with the queries, keys and mask of ``core``.
+
+        ``v`` has the shape of ``core.v``.
+        """
+
+    def write_unit(self, unit: str, inputs: Sequence[Array], folder: Path) -> tuple[str, dict[str, Array]]:
+        """Write the unit as a model of its own; the name of the file, and its inputs by name (in order, for torch)."""
+        raise RunError(f"{unit} with its {len(inputs)} inputs cannot be written to {folder} on its own.")
+
+    def close(self) -> None:  # noqa: B027 - most have nothing to give back
+        """Give the memory back."""

@@ -1,0 +1,181 @@
+"""What only OSA can check, in every layer and head: is A orthogonal, does it keep lengths, is it exp(S)?
+
+None of it needs a reference model: the queries, keys and values are taken from the model's own run, and the truth is
+the definition, exp(S)·V in float64 from eigenvalues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from osa_runtime.errors import ExponentRangeError, RunError
+from osa_runtime.ops import attention, reference
+from osa_runtime.parity.certificate import HeadResult, LayerResult
+from osa_runtime.parity.feeds import Case
+from osa_runtime.parity.tolerances import core_tolerance
+from osa_runtime.verification.insides import Array, Core, Insides
+from osa_runtime.verification.memory import chunks
+from osa_runtime.verification.norms import masked, spectral_norm, squarings_of
+
+MOST_TOKENS = 512  # up to here A is formed as a whole, beyond it is probed in as many directions as a head is wide
+
+Party = Literal["artifact", "eager", "reference"]
+
+
+def check_layers(
+    insides: Insides, case: Case, osa: Mapping[str, Any], dtype: str, party: Party
+) -> Iterator[LayerResult]:
+    """All attention layers on one case, a few at a time; up to the first that is out of range, as NaN goes on there."""
+    for names in chunks(insides.attentions, _core_bytes(insides, case)):
+        for name, core in insides.cores_of(names, case.feeds).items():
+            result = _check(insides, name, core, case.name, osa, dtype, party)
+            yield result
+            if not np.isfinite(core.out).all():
+                return
+
+
+def _core_bytes(insides: Insides, case: Case) -> int:
+    if not insides.attentions:
+        return 1
+    core = insides.cores_of(insides.attentions[:1], case.feeds)[insides.attentions[0]]
+    return 4 * core.q.nbytes
+
+
+def _check(
+    insides: Insides, name: str, core: Core, case: str, osa: Mapping[str, Any], dtype: str, party: Party
+) -> LayerResult:
+    q, k, scale, _ = _tensors(core)
+    norms = spectral_norm(q, k, scale)
+    form, approximant = str(osa.get("form", "auto")), str(osa.get("approximant", "taylor"))
+    squarings, bound = squarings_of(q, k, scale, form, approximant)
+    fixed = osa.get("squarings")
+    largest = float(osa["largest_norm"]) if "largest_norm" in osa else None
+    common = dict(
+        layer=name,
+        party=party,
+        case=case,
+        squarings=fixed if isinstance(fixed, int) else squarings,
+        bound=bound,
+        largest_norm=largest,
+        tolerance=core_tolerance(dtype, float(norms.max())),
+    )
+    if not np.isfinite(core.out).all() or (largest is not None and float(norms.max()) > largest):
+        return _out_of_range(core, common)
+    try:
+        heads, directions = _heads(insides, name, core, norms)
+    except (RunError, ExponentRangeError) as error:
+        return LayerResult(**common, heads=(), passed=False, reason=str(error))
+    reason = _reason(heads, float(common["tolerance"]))  # type: ignore[arg-type]  # it is one
+    return LayerResult(
+        **common, heads=heads, passed=not reason, reason=reason or "orthogonal, and exp(S)·V", directions=directions
+    )
+
+
+def _out_of_range(core: Core, common: dict[str, Any]) -> LayerResult:
+    """A graph that cannot raise must give NaN beyond its range, and nothing that looks like a number.
+
+    The bound that it computes itself may be up to twice ours: it balances Q and K by another measure.
+    """
+    bound, largest = common["bound"], common["largest_norm"]
+    broken = int(np.count_nonzero(~np.isfinite(core.out)))
+    clean = all(np.isfinite(x).all() for x in (core.q, core.k, core.v))
+    if largest is not None and clean and 2 * bound > largest:
+        said = f"‖S‖ is bounded by {bound:.3g}, and it is exported for {largest:.3g}"
+        reason = f"{said}: it gives NaN, as it must" if broken else f"{said}, and yet it gives finite values"
+        return LayerResult(**common, heads=(), passed=bool(broken), reason=reason)
+    cause = "its output" if clean else "what it reads"
+    return LayerResult(**common, heads=(), passed=False, reason=f"{cause} holds NaN or Inf")
+
+
+def _heads(insides: Insides, name: str, core: Core, norms: torch.Tensor) -> tuple[tuple[HeadResult, ...], int | None]:
+    defects, directions = _defects(insides, name, core)
+    ratios = _ratios(core)
+    errors = _errors(core)
+    heads = tuple(
+        HeadResult(
+            defect=float(defects[:, h].max()),
+            ratio_low=float(ratios[:, h].min()),
+            ratio_high=float(ratios[:, h].max()),
+            norm=float(norms[:, h].max()),
+            error=float(errors[:, h].max()),
+        )
+        for h in range(core.q.shape[1])
+    )
+    return heads, directions
+
+
+def _defects(insides: Insides, name: str, core: Core) -> tuple[Array, int | None]:
+    """‖AᵀA − I‖₂ for each entry and head, A column block by column block through the layer itself."""
+    tokens, width = core.v.shape[-2:]
+    if tokens > MOST_TOKENS:
+        frame = np.linalg.qr(np.random.default_rng(0).standard_normal((tokens, width)))[0]
+        a, directions = _attend(insides, name, core, frame), width
+        gram_of_frame = frame.T @ frame
+    else:
+        blocks = [_attend(insides, name, core, np.eye(tokens)[:, i : i + width]) for i in range(0, tokens, width)]
+        a, directions = np.concatenate(blocks, -1), None
+        gram_of_frame = np.eye(tokens)
+    gram = np.swapaxes(a, -1, -2) @ a - gram_of_frame
+    return np.abs(np.linalg.eigvalsh(gram)).max(-1), directions
+
+
+def _attend(insides: Insides, name: str, core: Core, columns: Array) -> Array:
+    """A times these columns, which are filled up to the width of the layer's own values."""
+    count, width = columns.shape[1], core.v.shape[-1]
+    filled = np.pad(columns, ((0, 0), (0, width - count)))
+    v = np.ascontiguousarray(np.broadcast_to(filled, core.v.shape).astype(core.v.dtype))
+    out = insides.attend(name, core, v)[..., :count].astype(np.float64)
+    if not np.isfinite(out).all():
+        raise RunError(f"exp(S) of {name} holds NaN or Inf for queries and keys of its own run.")
+    return out
+
+
+def _ratios(core: Core) -> Array:
+    v, out = core.v.astype(np.float64), core.out.astype(np.float64)
+    if core.mask is not None:
+        real = np.broadcast_to(core.mask, v.shape[:-1])[..., None]
+        v, out = np.where(real, v, 0.0), np.where(real, out, 0.0)
+    lengths = np.linalg.norm(v, axis=(-2, -1))
+    return np.where(lengths > 0, np.linalg.norm(out, axis=(-2, -1)) / np.maximum(lengths, 1e-300), 1.0)
+
+
+def _errors(core: Core) -> Array:
+    """How far the layer's output is from exp(S)·V, relative to the largest value of the head."""
+    q, k, scale, mask = _tensors(core)
+    v = torch.from_numpy(core.v).to(torch.float64)
+    if q.size(-2) <= MOST_TOKENS:
+        truth = reference.orthogonal_attention(q, k, v, scale, mask).numpy()
+    else:
+        truth = attention._apply(q, k, v, scale, mask, "lowrank", "taylor", "auto").numpy()
+    distance = np.abs(core.out.astype(np.float64) - truth)
+    if core.mask is not None:
+        distance = np.where(np.broadcast_to(core.mask, distance.shape[:-1])[..., None], distance, 0.0)
+    return distance.max((-2, -1)) / np.maximum(np.abs(truth).max((-2, -1)), 1e-300)
+
+
+def _reason(heads: tuple[HeadResult, ...], tolerance: float) -> str:
+    """Empty where all is well. Lengths add up over N·d values, and the defect over N rows: both stay in proportion."""
+    worst = max(heads, key=lambda head: head.error)
+    if worst.error > tolerance:
+        return f"head {heads.index(worst)} is not exp(S)·V: relative error {worst.error:.2g}, tolerance {tolerance:.2g}"
+    worst = max(heads, key=lambda head: head.defect)
+    if worst.defect > 4 * tolerance:
+        head = heads.index(worst)
+        return f"head {head} is not orthogonal: ‖AᵀA − I‖ is {worst.defect:.2g}, tolerance {4 * tolerance:.2g}"
+    worst = max(heads, key=lambda head: max(abs(head.ratio_low - 1), abs(head.ratio_high - 1)))
+    if max(abs(worst.ratio_low - 1), abs(worst.ratio_high - 1)) > 2 * tolerance:
+        head, low, high = heads.index(worst), worst.ratio_low, worst.ratio_high
+        return f"head {head} does not keep lengths: ‖Av‖/‖v‖ is {low:.7f} to {high:.7f}"
+    return ""
+
+
+def _tensors(core: Core) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """In float64, with padded tokens at zero, and one scale per entry and head."""
+    mask = None if core.mask is None else torch.from_numpy(np.array(np.broadcast_to(core.mask, core.q.shape[:-1])))
+    q, k = (masked(torch.from_numpy(np.array(x)).to(torch.float64), mask) for x in (core.q, core.k))
+    scale = torch.from_numpy(np.array(np.broadcast_to(core.scale, core.q.shape[:-2]), np.float64))
+    return q, k, scale, mask

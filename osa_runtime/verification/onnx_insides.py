@@ -1,0 +1,202 @@
+"""The parts of an ONNX model, cut out of its graph and run in ONNX Runtime.
+
+Nodes are named ``module.path/Operator`` by the exporter, so the nodes of a module are known. What a call of
+orthogonal attention became by inlining has no such names; it is what lies between the call's inputs and its output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+from osa_runtime.artifact import TensorSpec
+from osa_runtime.errors import RunError
+from osa_runtime.exporters.functions import DOMAIN
+from osa_runtime.exporters.onnx_reading import read_onnx
+from osa_runtime.exporters.onnx_tensors import input_specs
+from osa_runtime.verification.insides import Array, Core, Insides
+from osa_runtime.verification.onnx_slicing import GraphIndex, reads
+
+FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """The values at which a unit is cut out: its tensor, its mask, its result."""
+
+    x: str
+    mask: str | None
+    out: str
+
+
+class OnnxInsides(Insides):
+    """``calls`` is the manifest's list of attentions; without it, only calls that are still nodes are known."""
+
+    def __init__(self, path: Path, calls: Sequence[Mapping[str, Any]] = (), threads: int | None = None) -> None:
+        self._folder, self._threads = path.parent, threads
+        self._index = GraphIndex(read_onnx(path))
+        self._specs = input_specs(self._index.model)
+        present = set(self._index.maker) | set(self._index.inputs)
+        self._calls = {
+            call["name"]: call
+            for call in _nodes_of_attention(self._index) or calls
+            if {call["output"], *call["inputs"][:3], *call["inputs"][4:]} <= present
+        }
+        self._boundaries = _boundaries(self._index, self._calls)
+        self.units = tuple(self._boundaries)
+        self.attentions = tuple(name for name in self.units if name in self._calls)
+        self._latest: tuple[tuple[tuple[str, ...], tuple[str, ...]], Any] | None = None
+
+    def outputs_of(self, units: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
+        values = self._run({}, feeds, [self._boundaries[unit].out for unit in units])
+        return dict(zip(units, values, strict=True))
+
+    def call(self, unit: str, inputs: Sequence[Array]) -> Array:
+        at = self._boundaries[unit]
+        known = {at.x: inputs[0]}
+        if at.mask is not None:
+            if len(inputs) < 2:
+                raise RunError(f"{unit} takes a mask ({at.mask}), but none was given.")
+            known[at.mask] = inputs[1]
+        return self._run(known, self._placeholders(inputs[0]), [at.out])[0]
+
+    def cores_of(self, attentions: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Core]:
+        wanted = [self._named(self._calls[name]) for name in attentions]
+        names = sorted({value for call in wanted for value in call.values()})
+        found = dict(zip(names, self._run({}, feeds, names), strict=True))
+        return {
+            name: Core(
+                **{part: found[value] for part, value in call.items() if part != "mask" and part != "scale"},
+                scale=found[call["scale"]] if "scale" in call else self._constant_scale(name),
+                mask=found[call["mask"]] if "mask" in call else None,
+            )
+            for name, call in zip(attentions, wanted, strict=True)
+        }
+
+    def attend(self, attention: str, core: Core, v: Array) -> Array:
+        call = self._named(self._calls[attention])
+        known = {call["q"]: core.q, call["k"]: core.k, call["v"]: v}
+        if core.mask is not None and "mask" in call:
+            known[call["mask"]] = core.mask
+        if "scale" in call:
+            known[call["scale"]] = core.scale
+        return self._run(known, {}, [call["out"]])[0]
+
+    def write_unit(self, unit: str, inputs: Sequence[Array], folder: Path) -> tuple[str, dict[str, Array]]:
+        at = self._boundaries[unit]
+        known = [name for name in (at.x, at.mask) if name is not None]
+        model = self._index.slice(known, [at.out])
+        onnx.external_data_helper.load_external_data_for_model(model, str(self._folder))
+        onnx.save(model, folder / "unit.onnx")
+        values = self._placeholders(inputs[0]) | dict(zip(known, inputs, strict=False))
+        return "unit.onnx", {value.name: values[value.name] for value in model.graph.input}
+
+    def close(self) -> None:
+        self._latest = None
+
+    def _named(self, call: Mapping[str, Any]) -> dict[str, str]:
+        """q, k, v, scale, mask and out by their names in the graph; a scale that is a constant is left out."""
+        names = dict(zip(("q", "k", "v", "scale", "mask"), call["inputs"], strict=False)) | {"out": call["output"]}
+        if names["scale"] not in self._index.maker and names["scale"] not in self._index.inputs:
+            del names["scale"]
+        return names
+
+    def _constant_scale(self, name: str) -> Array:
+        call = self._calls[name]
+        weight = self._index.weights.get(call["inputs"][3])
+        if weight is not None:
+            return onnx.numpy_helper.to_array(weight, str(self._folder))
+        return np.asarray(call["scale"], np.float32)
+
+    def _placeholders(self, x: Array) -> dict[str, Array]:
+        axes = dict.fromkeys(axis for spec in self._specs for axis in spec.shape if isinstance(axis, str))
+        sizes = dict(zip(axes, x.shape, strict=False))
+        return {spec.name: _zeros(spec, sizes) for spec in self._specs}
+
+    def _run(self, known: Mapping[str, Array], feeds: Mapping[str, Array], wanted: Sequence[str]) -> list[Array]:
+        session = self._session(tuple(known), tuple(wanted))
+        needed = [value.name for value in session.get_inputs()]
+        try:
+            return list(session.run(list(wanted), {name: known.get(name, feeds.get(name)) for name in needed}))
+        except Exception as error:
+            raise RunError(f"ONNX Runtime failed in a part of the model ({wanted[0]}): {_text(error)}") from error
+
+    def _session(self, known: tuple[str, ...], wanted: tuple[str, ...]) -> Any:
+        """One session is kept: the same part is often run several times in a row."""
+        if self._latest is not None and self._latest[0] == (known, wanted):
+            return self._latest[1]
+        self._latest = None
+        session = self._start(self._index.slice(known, list(wanted)))
+        self._latest = ((known, wanted), session)
+        return session
+
+    def _start(self, model: onnx.ModelProto) -> Any:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        options.intra_op_num_threads = self._threads or 0
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(self._folder))
+        try:
+            return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        except Exception as error:
+            raise RunError(f"ONNX Runtime cannot load a part of the model: {_text(error)}") from error
+
+
+def _zeros(spec: TensorSpec, sizes: Mapping[str, int]) -> Array:
+    shape = [axis if isinstance(axis, int) else sizes.get(axis, 1) for axis in spec.shape]
+    return np.zeros(shape, spec.dtype)
+
+
+def _nodes_of_attention(index: GraphIndex) -> list[dict[str, Any]]:
+    return [
+        {"name": node.name.rpartition("/")[0], "inputs": list(node.input), "output": node.output[0]}
+        for node in index.nodes
+        if node.domain == DOMAIN and node.op_type == "OrthogonalAttention"
+    ]
+
+
+def _boundaries(index: GraphIndex, calls: Mapping[str, Mapping[str, Any]]) -> dict[str, Boundary]:
+    """Every module path whose nodes have one tensor (and perhaps a mask) going in and one coming out."""
+    owner = [node.name.rpartition("/")[0] for node in index.nodes]
+    for name, call in calls.items():
+        for position in index.between(set(call["inputs"]), [call["output"]]):
+            owner[position] = name
+    found: dict[str, tuple[int, Boundary]] = {}
+    for path in dict.fromkeys(prefix for name in owner for prefix in _prefixes(name)):
+        inside = {i for i, name in enumerate(owner) if name == path or name.startswith(f"{path}.")}
+        boundary = _boundary(index, inside)
+        if boundary is not None:
+            found[path] = (max(inside), boundary)
+    ordered = sorted(found.items(), key=lambda item: (item[1][0], -len(item[0])))
+    return {path: boundary for path, (_, boundary) in ordered}
+
+
+def _prefixes(path: str) -> list[str]:
+    parts = path.split(".") if path else []
+    return [".".join(parts[: i + 1]) for i in range(len(parts))]
+
+
+def _boundary(index: GraphIndex, inside: set[int]) -> Boundary | None:
+    made = {name for i in inside for name in index.nodes[i].output}
+    read_outside = {name for i, node in enumerate(index.nodes) if i not in inside for name in reads(node)}
+    read_outside |= {value.name for value in index.model.graph.output}
+    read = {name for i in inside for name in reads(index.nodes[i])} - made - set(index.weights)
+    out = [name for name in made & read_outside if index.types.get(name) in FLOATS]
+    tensors = [name for name in read if index.types.get(name) in FLOATS]
+    masks = [name for name in read if index.types.get(name) == TensorProto.BOOL]
+    if not tensors:  # an embedding of token ids
+        tensors = [name for name in read if name in index.inputs and name not in masks]
+    if len(out) != 1 or len(tensors) != 1 or len(masks) > 1:
+        return None
+    return Boundary(tensors[0], masks[0] if masks else None, out[0])
+
+
+def _text(error: Exception) -> str:
+    return " ".join(str(error).split())[:600] or type(error).__name__

@@ -1,0 +1,87 @@
+"""What a verification is asked to do, and what it gives."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from osa_runtime.exporters.facts import versions
+from osa_runtime.parity.certificate import Certificate
+from osa_runtime.parity.compare import Tolerance
+from osa_runtime.parity.feeds import Case
+from osa_runtime.verification.insides import Array
+from osa_runtime.verification.subject import Where
+
+Progress = Callable[[str], None]
+
+SMALL = 5_000_000  # parameters; below, torch's threads cost more than they bring
+
+
+@dataclass(frozen=True)
+class VerifyOptions:
+    """``batches`` and ``lengths`` replace the sweep's own; ``inputs`` replaces the sweep.
+
+    ``outputs`` are expected outputs by case and name, in place of an eager model's. ``bisect`` is a folder for what
+    reproduces a fault; it is written only when something fails.
+    """
+
+    where: Where = field(default_factory=Where)
+    seed: int = 0
+    batches: Sequence[int] | None = None
+    lengths: Sequence[int] | None = None
+    atol: float | None = None
+    rtol: float | None = None
+    inputs: Sequence[Case] | None = None
+    outputs: Mapping[str, Mapping[str, Array]] | None = None
+    bisect: Path | None = None
+
+    def tolerance(self, rtol: float) -> Tolerance:
+        """The table's, unless the user said otherwise."""
+        return Tolerance(rtol if self.rtol is None else self.rtol, self.atol or 0.0)
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "seed": self.seed,
+            "batches": None if self.batches is None else list(self.batches),
+            "lengths": None if self.lengths is None else list(self.lengths),
+            "atol": self.atol,
+            "rtol": self.rtol,
+            "given_inputs": self.inputs is not None,
+            "given_outputs": self.outputs is not None,
+            "device": self.where.device,
+            "threads": self.where.threads,
+        }
+
+
+@dataclass(frozen=True)
+class Run:
+    """A certificate, and the arrays that it is about: the cases, and the artifact's outputs by case and name."""
+
+    certificate: Certificate
+    cases: Sequence[Case]
+    outputs: Mapping[str, Mapping[str, Array]]
+
+
+def certify(options: VerifyOptions, **results: Any) -> Certificate:
+    now = datetime.datetime.now(datetime.timezone.utc)  # noqa: UP017  # Python 3.10 lacks the short form
+    return Certificate(
+        created=now.isoformat(timespec="seconds"), settings=options.describe(), versions=versions(), **results
+    )
+
+
+@contextlib.contextmanager
+def torch_threads(threads: int | None, parameters: int | None) -> Iterator[None]:
+    """As many as asked for; otherwise one for a small model, whose operators are too short to share."""
+    before = torch.get_num_threads()
+    small = parameters is not None and parameters < SMALL
+    torch.set_num_threads(threads or (1 if small else before))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,125 @@
+"""What is verified: an opened artifact or model file, and all that is known of it."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from osa_runtime.artifact import Artifact, sha256
+from osa_runtime.errors import ArtifactError
+from osa_runtime.parity.certificate import Check
+from osa_runtime.parity.feeds import Signature
+from osa_runtime.runtime.session import Session, load
+from osa_runtime.verification.insides import Insides
+
+UNKNOWN_DEPTH = 64  # for a model file alone: as many matrices as ten layers have
+
+
+@dataclass(frozen=True)
+class Where:
+    """On what the artifact runs."""
+
+    device: str = "cpu"
+    threads: int | None = None
+    allow_fallback: bool = False
+
+
+@dataclass(frozen=True)
+class Subject:
+    session: Session
+    where: Where
+
+    @classmethod
+    def open(cls, path: Path, where: Where) -> Subject:
+        """Files that are not those that were exported are opened, too: ``check_files`` says so."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # the certificate has the note on a fallback
+            session = load(
+                path, where.device, threads=where.threads, allow_fallback=where.allow_fallback, check_hash=False
+            )
+        return cls(session, where)
+
+    @property
+    def artifact(self) -> Artifact | None:
+        return self.session.artifact
+
+    @property
+    def format(self) -> str:
+        return self.session.format
+
+    @property
+    def dtype(self) -> str:
+        if self.artifact is not None:
+            return self.artifact.manifest.dtype
+        types = {spec.dtype for spec in (*self.session.inputs, *self.session.outputs)}
+        return "fp16" if "float16" in types else "fp32"
+
+    @property
+    def osa(self) -> dict[str, Any]:
+        return self.artifact.manifest.osa if self.artifact is not None else {}
+
+    @property
+    def depth(self) -> int:
+        return (self.artifact.manifest.depth if self.artifact is not None else None) or UNKNOWN_DEPTH
+
+    @property
+    def parameters(self) -> int | None:
+        return self.artifact.manifest.parameters if self.artifact is not None else None
+
+    @property
+    def largest_norm(self) -> float | None:
+        """Where a fixed number of squarings limits ‖S‖."""
+        fixed = isinstance(self.osa.get("squarings"), int)
+        return float(self.osa["largest_norm"]) if fixed and "largest_norm" in self.osa else None
+
+    @property
+    def signature(self) -> Signature:
+        manifest = self.session.manifest
+        return Signature(self.session.inputs, manifest.axes if manifest else {}, manifest.values if manifest else {})
+
+    def insides(self) -> Insides:
+        names = [spec.name for spec in self.session.inputs]
+        if self.format == "onnx":
+            from osa_runtime.verification.onnx_insides import OnnxInsides
+
+            calls = self.artifact.manifest.attentions if self.artifact is not None else ()
+            return OnnxInsides(self.session.path, calls, self.where.threads)
+        if self.format == "pt2":
+            from osa_runtime.verification.pt2_insides import Pt2Insides
+
+            return Pt2Insides(self.session.path, names)
+        from osa_runtime.verification.torchscript_insides import TorchScriptInsides
+
+        return TorchScriptInsides(self.session.path, names)
+
+    def describe(self) -> dict[str, Any]:
+        placement = self.session.placement
+        return {
+            "name": self.session.path.parent.name if self.artifact is not None else self.session.path.name,
+            "format": self.format,
+            "dtype": self.dtype,
+            "osa": self.osa,
+            "inputs": [str(spec) for spec in self.session.inputs],
+            "outputs": [str(spec) for spec in self.session.outputs],
+            "files": self._hashes(),
+            "source": self.artifact.manifest.source if self.artifact is not None else {},
+            "placement": {"device": placement.device, "provider": placement.provider, "note": placement.note},
+        }
+
+    def _hashes(self) -> dict[str, str]:
+        if self.artifact is None:
+            return {self.session.path.name: sha256(self.session.path)}
+        return {name: sha256(self.artifact.folder / name) for name in self.artifact.manifest.files}
+
+
+def check_files(path: Path) -> Check:
+    """The files of an exported folder are those that its manifest names."""
+    if not path.is_dir():
+        return Check("files", True, "a model file alone: there is no manifest to compare it with")
+    try:
+        Artifact.open(path).check_files()
+    except ArtifactError as error:
+        return Check("files", False, str(error))
+    return Check("files", True, "every file has the hash that the manifest gives")

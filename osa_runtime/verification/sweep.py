@@ -1,0 +1,146 @@
+"""Three parties on every case: the artifact in its runtime, eager in the same precision, and float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from osa_runtime.errors import ExponentRangeError, OsaError
+from osa_runtime.parity.certificate import CaseResult, OutputResult, Verdict
+from osa_runtime.parity.compare import Comparison, Tolerance, compare
+from osa_runtime.parity.feeds import Case
+from osa_runtime.parity.histogram import ErrorHistogram
+from osa_runtime.parity.tolerances import LOST, SHARE
+from osa_runtime.runtime.session import Session
+from osa_runtime.verification.insides import Array
+
+Outputs = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What the parties said on one case. A party that refused the input, or failed, has a reason in its place."""
+
+    artifact: Outputs | str
+    eager: Outputs | str | None = None
+    oracle: Outputs | str | None = None
+    norm: float | None = None
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How an output is judged: the tolerance at a given ‖S‖, and the ‖S‖ beyond which NaN is the right answer."""
+
+    tolerance: Callable[[float], Tolerance]
+    largest_norm: float | None = None
+    same_type: bool = True
+    histogram: ErrorHistogram = field(default_factory=ErrorHistogram)
+
+
+def answer(session: Session, case: Case) -> Outputs | str:
+    try:
+        return session.run(case.feeds)
+    except OsaError as error:
+        return f"it does not run: {error}"
+
+
+def reference_answer(run: Callable[[Mapping[str, Array]], Outputs], case: Case) -> Outputs | str:
+    try:
+        return run(case.feeds)
+    except ExponentRangeError as error:
+        return str(error)
+
+
+def judge(session: Session, case: Case, answers: Answers, rules: Rules) -> CaseResult:
+    """The verdict on each output of a case."""
+    tolerance = rules.tolerance(answers.norm or 0.0)
+    if isinstance(answers.artifact, str):
+        failed = OutputResult("", "fail", answers.artifact, tolerance.rtol)
+        return CaseResult(case.kind, case.sizes, answers.norm, (failed,))
+    expected = _names(answers, session)
+    results = tuple(_judge_output(name, answers, rules, tolerance) for name in expected)
+    extra = [name for name in answers.artifact if name not in expected]
+    results += tuple(OutputResult(n, "fail", "no such output is expected", tolerance.rtol) for n in extra)
+    return CaseResult(case.kind, case.sizes, answers.norm, results)
+
+
+def _names(answers: Answers, session: Session) -> list[str]:
+    for reference in (answers.eager, answers.oracle):
+        if isinstance(reference, Mapping):
+            return list(reference)
+    return [spec.name for spec in session.outputs]
+
+
+def _judge_output(name: str, answers: Answers, rules: Rules, tolerance: Tolerance) -> OutputResult:
+    assert not isinstance(answers.artifact, str)
+    if name not in answers.artifact:
+        present = ", ".join(answers.artifact)
+        return OutputResult(name, "fail", f"this output is missing; there is {present}", tolerance.rtol)
+    actual = answers.artifact[name]
+    if isinstance(answers.eager, str) or isinstance(answers.oracle, str):
+        return _judge_refusal(name, actual, str(answers.eager or answers.oracle), tolerance)
+    finite = bool(np.isfinite(actual).all()) if actual.dtype.kind == "f" else True
+    if not finite and _beyond(answers.norm, rules.largest_norm):
+        reason = f"NaN, as it must be: ‖S‖ is up to {answers.norm:.3g}, and it is exported for {rules.largest_norm:.3g}"
+        return OutputResult(name, "undecided", reason, tolerance.rtol)
+    if answers.eager is None:
+        verdict: Verdict = "pass" if finite else "fail"
+        broken = int(np.count_nonzero(~np.isfinite(actual))) if not finite else 0
+        reason = "finite" if finite else f"{broken} of {actual.size} values are NaN or Inf"
+        return OutputResult(name, verdict, reason, tolerance.rtol)
+    return _judge_values(name, actual, answers, rules, tolerance)
+
+
+def _judge_refusal(name: str, actual: Array, refusal: str, tolerance: Tolerance) -> OutputResult:
+    """Eager refuses the input with an error; a graph cannot, and must give NaN."""
+    if np.isfinite(actual).all():
+        return OutputResult(
+            name, "fail", f"eager refuses this input and the artifact does not: {refusal}", tolerance.rtol
+        )
+    return OutputResult(name, "undecided", f"NaN, as it must be where eager refuses: {refusal}", tolerance.rtol)
+
+
+def _beyond(norm: float | None, largest: float | None) -> bool:
+    """The bound that a graph computes for ‖S‖ may be four times ‖S‖."""
+    return norm is not None and largest is not None and 4 * norm > largest
+
+
+def _judge_values(name: str, actual: Array, answers: Answers, rules: Rules, tolerance: Tolerance) -> OutputResult:
+    assert isinstance(answers.eager, Mapping)
+    eager = answers.eager[name]
+    oracle = answers.oracle[name] if isinstance(answers.oracle, Mapping) else None
+    classes = name == "logits"
+    parity = compare(actual, eager, tolerance, same_type=rules.same_type, classes=classes)
+    if oracle is None or parity.metrics is None:
+        rules.histogram.add(actual, eager)
+        return _result(name, parity, "pass" if parity else "fail", parity=parity)
+    rules.histogram.add(actual, oracle)
+    mine = compare(actual, oracle, tolerance, same_type=False, classes=classes)
+    theirs = compare(eager, oracle, tolerance, same_type=False, classes=classes)
+    verdict, reason = _verdict(mine, theirs)
+    return _result(name, mine, verdict, reason, parity=parity, artifact=mine, eager=theirs)
+
+
+def _verdict(mine: Comparison, theirs: Comparison) -> tuple[Verdict, str]:
+    """Within the tolerance of the truth, or about as far from it as eager is, where eager is beyond it, too."""
+    if mine:
+        return "pass", mine.reason
+    if theirs.error > LOST:
+        return "undecided", f"eager itself is {theirs.error:.2g} away from float64: this input has no digits to compare"
+    compared = f"eager's own distance from float64 is {theirs.error:.2g}"
+    if mine.error <= SHARE * theirs.error:
+        return "pass", f"{mine.reason}; {compared}"
+    return "fail", f"{mine.reason}; {compared}"
+
+
+def _result(
+    name: str, counted: Comparison, verdict: Verdict, reason: str | None = None, **parties: Comparison
+) -> OutputResult:
+    metrics: dict[str, Any] = {
+        party: comparison.metrics.as_dict() if comparison.metrics else None for party, comparison in parties.items()
+    }
+    needed = counted.error if np.isfinite(counted.error) else None
+    return OutputResult(name, verdict, reason or counted.reason, counted.tolerance, needed, **metrics)
