@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from osa_runtime.atomic import atomic_file
-from osa_runtime.benchmarking.figures import Figures, format_ratio
+from osa_runtime.benchmarking.figures import Figures, format_ratio, plural
 from osa_runtime.benchmarking.node_profile import NodeProfile, ProfileRow
 from osa_runtime.benchmarking.result import ARTIFACT, EAGER, BenchmarkResult, Measurement
 from osa_runtime.errors import InputError
@@ -53,11 +53,12 @@ def show(result: BenchmarkResult) -> None:
 def _heading(result: BenchmarkResult) -> str:
     artifact, machine = result.artifact, result.machine
     placement, versions = artifact["placement"], result.machine["versions"]
+    threads = plural(result.settings["threads"], "thread")
     sizes = f"{artifact['bytes'] / MIB:.2f} MiB on disk"
     loads = ", ".join(f"{name} {1e3 * seconds:.1f} ms" for name, seconds in result.load_seconds.items())
     lines = [
         f"{artifact['path']}: {artifact['format']}, {sizes}, sha256 {artifact['sha256'][:12]}…",
-        f"{placement['provider']} on {placement['device']}, {result.settings['threads']} threads{_cpu_nodes(result)}",
+        f"{placement['provider']} on {placement['device']}, {threads}{_cpu_nodes(result)}",
         f"{machine['cpu']}, {machine['cores']} cores; " + ", ".join(f"{n} {v}" for n, v in versions.items()),
         f"load (files in the cache, libraries imported): {loads}",
         f"fed: {result.fed}",

@@ -10,6 +10,7 @@ import os
 import time
 from pathlib import Path
 
+from osa_runtime.benchmarking.figures import plural
 from osa_runtime.benchmarking.machine import usable_cores
 
 STAT = Path("/proc/stat")
@@ -38,7 +39,7 @@ def contention_doubt(busy: float | None, threads: int) -> str | None:
     if busy is None or busy <= max(0, cores - threads) + TOLERATED * cores:
         return None
     return (
-        f"other processes used {busy:.1f} of {cores} cores, and {threads} threads were measured; "
+        f"other processes used {busy:.1f} of {plural(cores, 'core')}, and {plural(threads, 'thread')} had to share; "
         "measure again when the machine is quiet, or with fewer --threads."
     )
 

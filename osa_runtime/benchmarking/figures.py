@@ -70,6 +70,10 @@ def ratio(ours: Blocks, theirs: Blocks) -> Spread:
     return _spread(block_medians(theirs) / block_medians(ours))
 
 
+def plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def format_ratio(value: float) -> str:
     return f"{value:.{0 if value >= 10 else 1 if value >= 1.05 else 2}f}×"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from osa_runtime.atomic import atomic_file
-from osa_runtime.benchmarking.figures import Figures, format_ratio
+from osa_runtime.benchmarking.figures import Figures, format_ratio, plural
 from osa_runtime.benchmarking.result import ARTIFACT, BenchmarkResult, Measurement
 from osa_runtime.errors import InputError, MissingDependencyError
 
@@ -133,7 +133,7 @@ def _title(result: BenchmarkResult) -> str:
     parts = [
         Path(result.artifact["path"]).resolve().name,
         f"{placement['provider']} on {placement['device']}",
-        f"{result.settings['threads']} threads",
+        plural(result.settings["threads"], "thread"),
         *([f"{tokens.pop()} tokens"] if len(tokens) == 1 else []),
         *(["× = times as fast as eager PyTorch"] if "eager" in result.contenders else []),
         *(["NOISY RUN, do not trust"] if result.doubts else []),
