@@ -75,6 +75,6 @@ $(STAMP): pyproject.toml constraints.txt | $(BIN)/pip
 	  echo "switching ONNX Runtime to $(ORT)"; $(PIP) uninstall -y onnxruntime onnxruntime-gpu; fi
 	@echo "installing osa-runtime and its tested dependencies into $(VENV); the first time takes a few minutes"
 	@$(PIP) install -c constraints.txt setuptools
-	@$(PIP) install -c constraints.txt -e '.[$(ORT),export,train,dev]'
+	@$(PIP) install -c constraints.txt -e '.[$(ORT),export,train,serve,dev]'
 	@echo $(ORT) > $(VENV)/ort-choice
 	@touch $@

@@ -9,12 +9,15 @@ import typer
 from osa_runtime import __version__
 from osa_runtime.cli.bench import bench
 from osa_runtime.cli.boundary import BoundaryGroup, guarded
+from osa_runtime.cli.compare import compare
 from osa_runtime.cli.data import app as data
 from osa_runtime.cli.doctor import doctor
 from osa_runtime.cli.export import export
 from osa_runtime.cli.inspect import inspect
 from osa_runtime.cli.run import run as run_model
+from osa_runtime.cli.serve import serve
 from osa_runtime.cli.train import train
+from osa_runtime.cli.verify import verify
 
 EPILOG = "Exit codes: 0 success · 1 a check failed · 2 wrong usage · 3 export or environment error"
 
@@ -33,7 +36,10 @@ app.add_typer(data, name="data")
 app.command()(export)
 app.command()(inspect)
 app.command("run")(run_model)
+app.command()(verify)
+app.command()(compare)
 app.command()(bench)
+app.command()(serve)
 app.command()(doctor)
 
 

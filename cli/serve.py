@@ -1,0 +1,119 @@
+"""``osa serve``: exported models over the Open Inference Protocol, REST and gRPC."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+WHERE, MODELS, BATCHING, SAFETY, RUN = "Address", "Models", "Batching", "Safety and limits", "Where it runs"
+
+
+def serve(
+    artifacts: Annotated[
+        list[Path] | None, typer.Argument(help="Exported ONNX folders; each is served under its name.")
+    ] = None,
+    repository: Annotated[
+        Path | None,
+        typer.Option(help="A folder of models: DIR/NAME/ or DIR/NAME/VERSION/.", rich_help_panel=MODELS),
+    ] = None,
+    versions: Annotated[
+        int, typer.Option(min=1, help="How many of the newest versions to serve.", rich_help_panel=MODELS)
+    ] = 1,
+    watch: Annotated[
+        float | None,
+        typer.Option(min=0.1, help="Look for new versions every so many seconds.", rich_help_panel=MODELS),
+    ] = None,
+    require_certificate: Annotated[
+        bool,
+        typer.Option(
+            "--require-certificate",
+            help="Serve only models with a passing certificate.json of these very files.",
+            rich_help_panel=MODELS,
+        ),
+    ] = False,
+    host: Annotated[str, typer.Option(help="The address to listen on.", rich_help_panel=WHERE)] = "127.0.0.1",
+    http_port: Annotated[
+        int, typer.Option(min=-1, max=65535, help="REST; 0 takes a free port, -1 none.", rich_help_panel=WHERE)
+    ] = 8000,
+    grpc_port: Annotated[
+        int, typer.Option(min=-1, max=65535, help="gRPC; 0 takes a free port, -1 none.", rich_help_panel=WHERE)
+    ] = 8001,
+    device: Annotated[str, typer.Option(help="cpu, cuda, or cuda:1.", rich_help_panel=RUN)] = "cpu",
+    allow_fallback: Annotated[
+        bool, typer.Option("--allow-fallback", help="Use the CPU where --device cannot be used.", rich_help_panel=RUN)
+    ] = False,
+    threads: Annotated[
+        int | None,
+        typer.Option(min=1, help="Threads per model.", show_default="as the runtime likes", rich_help_panel=RUN),
+    ] = None,
+    max_batch: Annotated[int, typer.Option(min=1, help="Rows per run at most.", rich_help_panel=BATCHING)] = 32,
+    max_delay_ms: Annotated[
+        float, typer.Option(min=0, help="Wait so long for a fuller batch.", rich_help_panel=BATCHING)
+    ] = 0.0,
+    max_queue: Annotated[
+        int, typer.Option(min=1, help="Requests that may wait; more get 503.", rich_help_panel=BATCHING)
+    ] = 512,
+    timeout: Annotated[
+        float, typer.Option(min=0.001, help="Seconds that a request may take.", rich_help_panel=BATCHING)
+    ] = 30.0,
+    drain: Annotated[
+        float, typer.Option(min=0, help="Seconds to finish after SIGTERM.", rich_help_panel=BATCHING)
+    ] = 30.0,
+    max_body_mb: Annotated[
+        float, typer.Option(min=0.001, help="Megabytes per request.", rich_help_panel=SAFETY)
+    ] = 64.0,
+    max_tensor_mb: Annotated[
+        float, typer.Option(min=0.001, help="Megabytes per tensor.", rich_help_panel=SAFETY)
+    ] = 64.0,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(help="Ask for the bearer token in this file; or set OSA_SERVE_TOKEN.", rich_help_panel=SAFETY),
+    ] = None,
+    tls_certificate: Annotated[
+        Path | None, typer.Option(help="A certificate chain (PEM), for TLS.", rich_help_panel=SAFETY)
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its private key (PEM).", rich_help_panel=SAFETY)] = None,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.", rich_help_panel=RUN)] = "info",
+    log_requests: Annotated[
+        bool, typer.Option("--log-requests", help="Log every inference, too.", rich_help_panel=RUN)
+    ] = False,
+) -> None:
+    """Serve exported models over the Open Inference Protocol (KServe V2): REST, gRPC, and a page for people.
+
+    Requests that come while the model is busy are run together. Without --token-file everyone who reaches the
+    address may ask; it is this machine alone by default. SIGTERM finishes what was taken and leaves with 0.
+
+    [bold]Examples[/bold]
+
+    [cyan]osa serve digits-onnx[/cyan]                       then open http://127.0.0.1:8000
+
+    [cyan]osa serve --repository models --watch 5[/cyan]     new versions are taken up as they come
+
+    [cyan]osa serve digits-onnx --host 0.0.0.0 --token-file token[/cyan]
+    """
+    from osa_runtime.cli.serve_start import run_server
+    from osa_runtime.serving.bearer_token import read_token
+    from osa_runtime.serving.settings import MEGABYTE, BatchSettings, Limits, ServerSettings
+
+    settings = ServerSettings(
+        artifacts=tuple(artifacts or ()),
+        repository=repository,
+        host=host,
+        http_port=None if http_port < 0 else http_port,
+        grpc_port=None if grpc_port < 0 else grpc_port,
+        device=device,
+        allow_fallback=allow_fallback,
+        threads=threads,
+        versions=versions,
+        watch=watch,
+        drain=drain,
+        require_certificate=require_certificate,
+        token=read_token(token_file),
+        tls_certificate=tls_certificate,
+        tls_key=tls_key,
+        batching=BatchSettings(max_batch, max_delay_ms / 1e3, max_queue, timeout),
+        limits=Limits(int(max_body_mb * MEGABYTE), int(max_tensor_mb * MEGABYTE)),
+    )
+    run_server(settings, log_level, log_requests)

@@ -1,0 +1,122 @@
+"""The server without a network: what REST and gRPC both call."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import traceback
+from collections.abc import Callable
+
+from osa_runtime.errors import OsaError
+from osa_runtime.serving.job import Job
+from osa_runtime.serving.logs import Log
+from osa_runtime.serving.messages import InferenceRequest, InferenceResponse
+from osa_runtime.serving.model import ServedModel
+from osa_runtime.serving.model_folders import ModelFolders
+from osa_runtime.serving.refusals import BadRequest, Refusal, as_refusal
+from osa_runtime.serving.repository import Repository
+from osa_runtime.serving.settings import ServerSettings
+from osa_runtime.serving.statistics import StatisticsBook
+from osa_runtime.serving.tracing import Tracing
+
+Answer = InferenceResponse | Refusal
+OnAnswer = Callable[[Answer], None]
+
+
+class Engine:
+    def __init__(self, settings: ServerSettings, log: Log) -> None:
+        self.settings = settings
+        self.log = log
+        self.book = StatisticsBook()
+        folders = ModelFolders(settings.artifacts, settings.repository)
+        self.repository = Repository(settings, folders, self.book, log)
+        self.tracing = Tracing()
+        self.stopping = False  # no longer ready, but what comes is still answered
+
+    @property
+    def ready(self) -> bool:
+        return not self.stopping and bool(self.repository.served())
+
+    def submit(self, request: InferenceRequest, on_answer: OnAnswer) -> Job:
+        """Queue a request. ``on_answer`` is called once, later, in the event loop; a refusal at once is raised."""
+        model = self.repository.find(request.model, request.version)
+        arrived = time.perf_counter()
+        try:
+            return self._queue(model, request, on_answer, arrived)
+        except OsaError as error:
+            model.book.add_failure(time.perf_counter() - arrived, as_refusal(error).status)
+            raise
+
+    def _queue(self, model: ServedModel, request: InferenceRequest, on_answer: OnAnswer, arrived: float) -> Job:
+        _check_outputs(model, request)
+        longest = self.settings.batching.timeout
+
+        def on_done(job: Job) -> None:
+            on_answer(self._answer(model, request, job))
+
+        job = model.job(
+            request.inputs,
+            on_done,
+            arrived=arrived,
+            deadline=arrived + min(request.timeout or longest, longest),
+            allow_nonfinite=request.allows_nonfinite,
+        )
+        model.batcher.submit(job)
+        return job
+
+    def _answer(self, model: ServedModel, request: InferenceRequest, job: Job) -> Answer:
+        if self.log.requests or self.tracing.active:
+            self._report(model, request, job)
+        if job.error is None:
+            return InferenceResponse(model.name, model.version_text, request.id, job.outputs)
+        if not isinstance(job.error, OsaError):
+            text = "".join(traceback.format_exception(job.error))
+            self.log.error("request failed unexpectedly", model=model.name, id=request.id, traceback=text)
+        refusal = as_refusal(job.error)
+        model.book.add_failure(time.perf_counter() - job.arrived, refusal.status)
+        return refusal
+
+    def _report(self, model: ServedModel, request: InferenceRequest, job: Job) -> None:
+        seconds = time.perf_counter() - job.arrived
+        status = 200 if job.error is None else as_refusal(job.error).status
+        self.tracing.record(model.name, model.version_text, request, job, seconds, status)
+        if self.log.requests:
+            self.log.info(
+                "request",
+                model=model.name,
+                version=model.version_text,
+                id=request.id or None,
+                rows=job.extent.rows,
+                milliseconds=round(seconds * 1e3, 3),
+                status=status,
+                error=str(job.error) if job.error else None,
+            )
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        """``submit`` for callers that wait; when they are cancelled, the request leaves the queue."""
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+        def settle(answer: Answer) -> None:
+            if not future.done():
+                future.set_result(answer)
+
+        job = self.submit(request, settle)
+        try:
+            answer = await future
+        except asyncio.CancelledError:
+            job.cancel()
+            raise
+        if isinstance(answer, Refusal):
+            raise answer
+        return answer
+
+    async def close(self) -> None:
+        self.stopping = True
+        await self.repository.close()
+
+
+def _check_outputs(model: ServedModel, request: InferenceRequest) -> None:
+    for output in request.outputs:
+        if output.name not in model.output_names:
+            has = ", ".join(str(spec) for spec in model.interface.outputs)
+            raise BadRequest(f"unexpected inference output {output.name!r} for model {model.name!r}; it has {has}.")

@@ -1,0 +1,43 @@
+"""Structured logs: one JSON object per line on standard error."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from datetime import datetime, timezone
+from typing import Any, TextIO
+
+import orjson
+
+LEVELS = ("debug", "info", "warning", "error")
+
+
+class Log:
+    """Safe to use from any thread. ``requests`` adds a line for every inference request."""
+
+    def __init__(self, level: str = "info", *, requests: bool = False, stream: TextIO | None = None) -> None:
+        self._least = LEVELS.index(level)
+        self._stream = stream or sys.stderr
+        self._lock = threading.Lock()
+        self.requests = requests
+
+    def debug(self, event: str, **fields: Any) -> None:
+        self._write("debug", event, fields)
+
+    def info(self, event: str, **fields: Any) -> None:
+        self._write("info", event, fields)
+
+    def warning(self, event: str, **fields: Any) -> None:
+        self._write("warning", event, fields)
+
+    def error(self, event: str, **fields: Any) -> None:
+        self._write("error", event, fields)
+
+    def _write(self, level: str, event: str, fields: dict[str, Any]) -> None:
+        if LEVELS.index(level) < self._least:
+            return
+        time = datetime.now(timezone.utc).isoformat(timespec="milliseconds")  # noqa: UP017 - not in Python 3.10
+        line = {"time": time, "level": level, "event": event} | {k: v for k, v in fields.items() if v is not None}
+        with self._lock:
+            self._stream.write(orjson.dumps(line, default=str).decode() + "\n")
+            self._stream.flush()

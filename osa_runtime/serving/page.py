@@ -1,0 +1,57 @@
+"""The page for people at ``/``."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from starlette.responses import Response
+
+if TYPE_CHECKING:
+    from osa_runtime.serving.engine import Engine
+
+# Everything is inside the page, and it talks to its own server only.
+POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; img-src data: blob:"
+)
+HEADERS = {"content-security-policy": POLICY, "x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}
+
+
+@cache
+def _page() -> str:
+    return (files("osa_runtime.serving") / "page.html").read_text(encoding="utf-8")
+
+
+def page_response() -> Response:
+    return Response(_page(), media_type="text/html; charset=utf-8", headers=HEADERS)
+
+
+def page_details(engine: Engine) -> dict[str, Any]:
+    """What the page shows beyond the protocol: named axes, the exported settings, orthogonality, latency."""
+    return {"models": [_details(model) for model in engine.repository.served()]}
+
+
+def _details(model: Any) -> dict[str, Any]:
+    page = model.book
+    return {
+        "name": model.name,
+        "version": model.version_text,
+        "inputs": [_tensor(spec) for spec in model.interface.inputs],
+        "outputs": [_tensor(spec) for spec in model.interface.outputs],
+        "parameters": model.manifest.parameters,
+        "dtype": model.manifest.dtype,
+        "osa": model.manifest.osa,
+        "device": model.session.placement.device,
+        "layers": model.layers,
+        "requests": page.success.count,
+        "failures": page.fail.count,
+        "rows": page.rows,
+        "executions": page.executions,
+        "seconds": page.success.seconds,
+        "queued": model.batcher.queued,
+    }
+
+
+def _tensor(spec: Any) -> dict[str, Any]:
+    return {"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape)}

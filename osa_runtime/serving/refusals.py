@@ -1,0 +1,92 @@
+"""Why a request is not answered, with the status that REST and gRPC give it. The codes are Triton's.
+
+Refusal (OsaError)              500  INTERNAL
+├── BadRequest (InputError)     400  INVALID_ARGUMENT
+│   └── TooLarge                413  RESOURCE_EXHAUSTED
+├── Unauthenticated             401  UNAUTHENTICATED
+├── Forbidden                   403  PERMISSION_DENIED
+├── NotFound                    404  NOT_FOUND
+├── Cancelled                   499  CANCELLED
+├── Unsupported                 501  UNIMPLEMENTED
+└── Unavailable                 503  UNAVAILABLE
+"""
+
+from __future__ import annotations
+
+from osa_runtime.errors import InputError, OsaError
+
+
+class Refusal(OsaError):
+    """A request that is not answered; the message says why."""
+
+    status = 500
+    code = "INTERNAL"
+    retry_after: int | None = None  # seconds
+
+
+class BadRequest(Refusal, InputError):
+    """The request is malformed, or does not fit the model."""
+
+    status = 400
+    code = "INVALID_ARGUMENT"
+
+
+class TooLarge(BadRequest):
+    """The request is larger than the server's limits."""
+
+    status = 413
+    code = "RESOURCE_EXHAUSTED"
+
+
+class Unauthenticated(Refusal):
+    """The bearer token is missing or wrong."""
+
+    status = 401
+    code = "UNAUTHENTICATED"
+
+
+class Forbidden(Refusal):
+    """The request comes from a page of another origin."""
+
+    status = 403
+    code = "PERMISSION_DENIED"
+
+
+class NotFound(Refusal):
+    """There is no such model, version or path."""
+
+    status = 404
+    code = "NOT_FOUND"
+
+
+class Cancelled(Refusal):
+    """The client left before its answer was ready."""
+
+    status = 499
+    code = "CANCELLED"
+
+
+class Unsupported(Refusal):
+    """A part of the protocol that this server does not have."""
+
+    status = 501
+    code = "UNIMPLEMENTED"
+
+
+class Unavailable(Refusal):
+    """The queue is full, the request waited too long, or the server is stopping."""
+
+    status = 503
+    code = "UNAVAILABLE"
+    retry_after = 1
+
+
+def as_refusal(error: BaseException) -> Refusal:
+    """Any error as what the client is told."""
+    if isinstance(error, Refusal):
+        return error
+    if isinstance(error, InputError):
+        return BadRequest(str(error))
+    if isinstance(error, OsaError):
+        return Refusal(str(error))
+    return Refusal(f"The server failed ({type(error).__name__}); its log has the details.")

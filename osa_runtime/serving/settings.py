@@ -1,0 +1,67 @@
+"""What a server is told when it starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from osa_runtime.errors import InputError
+
+MEGABYTE = 1 << 20
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+@dataclass(frozen=True)
+class BatchSettings:
+    """How requests of one model are put together. ``max_queue`` counts requests, ``max_batch`` rows."""
+
+    max_batch: int = 32
+    max_delay: float = 0.0  # seconds
+    max_queue: int = 512
+    timeout: float = 30.0  # seconds from arrival to answer
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a request may weigh, in bytes."""
+
+    body: int = 64 * MEGABYTE
+    tensor: int = 64 * MEGABYTE
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """``http_port`` and ``grpc_port``: 0 takes any free port, None leaves the protocol out."""
+
+    artifacts: tuple[Path, ...] = ()
+    repository: Path | None = None
+    host: str = "127.0.0.1"
+    http_port: int | None = 8000
+    grpc_port: int | None = 8001
+    device: str = "cpu"
+    allow_fallback: bool = False
+    threads: int | None = None
+    versions: int = 1  # how many of the newest versions of a model are served
+    watch: float | None = None  # seconds between two looks at the files
+    drain: float = 30.0  # seconds that requests get to finish after SIGTERM
+    require_certificate: bool = False
+    token: str | None = field(default=None, repr=False)
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    batching: BatchSettings = field(default_factory=BatchSettings)
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        if not self.artifacts and self.repository is None:
+            raise InputError("There is nothing to serve; give artifact folders or --repository DIR.")
+        if self.http_port is None and self.grpc_port is None:
+            raise InputError("Both REST and gRPC are switched off; leave one of them on.")
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise InputError("--tls-certificate and --tls-key go together; give both or neither.")
+        if self.token is not None and len(self.token) < 16:
+            raise InputError(f"The token has {len(self.token)} characters, expected at least 16.")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether other machines can reach the server without a token."""
+        return self.host not in LOOPBACK and self.token is None

@@ -1,0 +1,112 @@
+"""What a model has done, in the protocol's terms. It outlives the model, so that a reload does not reset it.
+
+Only the event loop writes; the counters are plain numbers and cost next to nothing.
+"""
+
+from __future__ import annotations
+
+import bisect
+import time
+from dataclasses import dataclass, field
+
+LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+@dataclass(slots=True)
+class Duration:
+    count: int = 0
+    seconds: float = 0.0
+
+    def add(self, seconds: float, count: int = 1) -> None:
+        self.count += count
+        self.seconds += seconds
+
+
+class Histogram:
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def add(self, value: float) -> None:
+        self.counts[bisect.bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+    def cumulative(self) -> list[tuple[str, float]]:
+        total, result = 0, []
+        for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
+            total += count
+            result.append((bound, float(total)))
+        return result
+
+
+@dataclass(slots=True)
+class Phases:
+    """Seconds that a batch spent in its three steps."""
+
+    join: float = 0.0
+    run: float = 0.0
+    split: float = 0.0
+
+
+@dataclass(slots=True)
+class BatchStatistics:
+    join: Duration = field(default_factory=Duration)
+    run: Duration = field(default_factory=Duration)
+    split: Duration = field(default_factory=Duration)
+
+    def add(self, phases: Phases, count: int = 1) -> None:
+        self.join.add(phases.join, count)
+        self.run.add(phases.run, count)
+        self.split.add(phases.split, count)
+
+
+class ModelStatistics:
+    def __init__(self) -> None:
+        self.last_inference = 0.0  # seconds since the epoch
+        self.rows = 0
+        self.executions = 0
+        self.success = Duration()
+        self.fail = Duration()
+        self.queue = Duration()
+        self.requests = BatchStatistics()
+        self.batches: dict[int, BatchStatistics] = {}
+        self.failures: dict[int, int] = {}  # by status
+        self.nonfinite = 0
+        self.retried_batches = 0
+        self.latency = Histogram(LATENCY_BUCKETS)
+        self.batch_rows = Histogram(ROW_BUCKETS)
+
+    def add_batch(self, rows: int, phases: Phases) -> None:
+        self.executions += 1
+        self.rows += rows
+        self.last_inference = time.time()
+        self.batch_rows.add(rows)
+        batch = self.batches.get(rows)
+        if batch is None:
+            batch = self.batches[rows] = BatchStatistics()
+        batch.add(phases)
+
+    def add_success(self, seconds: float, waited: float, phases: Phases) -> None:
+        self.success.add(seconds)
+        self.latency.add(seconds)
+        self.queue.add(waited)
+        self.requests.add(phases)
+
+    def add_failure(self, seconds: float, status: int) -> None:
+        self.fail.add(seconds)
+        self.failures[status] = self.failures.get(status, 0) + 1
+
+
+class StatisticsBook:
+    """The statistics of every model and version that this server has ever had."""
+
+    def __init__(self) -> None:
+        self._pages: dict[tuple[str, int], ModelStatistics] = {}
+
+    def page(self, name: str, version: int) -> ModelStatistics:
+        return self._pages.setdefault((name, version), ModelStatistics())
+
+    def items(self) -> list[tuple[tuple[str, int], ModelStatistics]]:
+        return sorted(self._pages.items(), key=lambda item: item[0])
