@@ -21,8 +21,9 @@ def build_cases(session: Session, request: Request) -> tuple[list[Case], str, li
     axes = dynamic_axes(specs, session.axes)
     if request.read_data is None:
         chosen = configurations(axes, request.batches, request.tokens)
-        cases: list[Case] = [(c, random_feeds(specs, axes, c, request.seed)) for c in chosen]
-        return cases, f"seeded random data ({describe_random(specs)})", []
+        ids = session.manifest.values if session.manifest else {}
+        cases: list[Case] = [(c, random_feeds(specs, axes, c, request.seed, ids)) for c in chosen]
+        return cases, f"seeded random data ({describe_random(specs, ids)})", []
     data, notes = request.read_data(specs)
     chosen = configurations(axes, request.batches, request.tokens, data_sizes(data, specs, axes))
     fitted: list[Case] = [(c, fit_data(data, specs, axes, c)) for c in chosen]

@@ -16,11 +16,18 @@ from osa_runtime.runtime.interface import ANY_SHAPE
 Array = NDArray[Any]
 Feeds = dict[str, Array]
 
-IDS = 2  # a manifest does not have the vocabulary; ids 0 and 1 are in every one but the smallest
+UNKNOWN_IDS = {"min": 0, "max": 1}  # where nobody says which ids there are; these two are in nearly every vocabulary
 REAL_DATA = "give real arrays with --input FILE.npz"
 
 
-def random_feeds(specs: Sequence[TensorSpec], axes: DynamicAxes, configuration: Configuration, seed: int) -> Feeds:
+def random_feeds(
+    specs: Sequence[TensorSpec],
+    axes: DynamicAxes,
+    configuration: Configuration,
+    seed: int,
+    ids: Mapping[str, Mapping[str, int]],
+) -> Feeds:
+    """``ids`` has the range of whole numbers that an input may hold, by its name."""
     unknown = [spec.name for spec in specs if spec.shape == ANY_SHAPE]
     if unknown:
         raise InputError(
@@ -33,25 +40,31 @@ def random_feeds(specs: Sequence[TensorSpec], axes: DynamicAxes, configuration: 
     sizes = axes.sizes(configuration)
     shapes = {spec: [sizes.get(str(axis), axis) for axis in spec.shape] for spec in specs}
     try:
-        return {spec.name: _random(spec, shape, generator) for spec, shape in shapes.items()}
+        return {spec.name: _random(spec, shape, generator, _id_range(spec, ids)) for spec, shape in shapes.items()}
     except (MemoryError, ValueError) as error:  # ValueError: more bytes than an address has bits for
         raise InputError(
             f"Inputs for {configuration} do not fit into memory ({error}); ask for smaller ones."
         ) from error
 
 
-def describe_random(specs: Sequence[TensorSpec]) -> str:
-    kinds = {"f": "standard normal", "b": "all true", "i": f"ids 0 to {IDS - 1}", "u": f"values 0 to {IDS - 1}"}
-    return ", ".join(f"{spec.name}: {kinds[np.dtype(spec.dtype).kind]}" for spec in specs)
+def describe_random(specs: Sequence[TensorSpec], ids: Mapping[str, Mapping[str, int]]) -> str:
+    kinds = {"f": "standard normal", "b": "all true"}
+    whole = {spec.name: "ids {} to {}".format(*_id_range(spec, ids)) for spec in specs}
+    return ", ".join(f"{spec.name}: {kinds.get(np.dtype(spec.dtype).kind, whole[spec.name])}" for spec in specs)
 
 
-def _random(spec: TensorSpec, shape: Sequence[Any], generator: np.random.Generator) -> Array:
+def _id_range(spec: TensorSpec, ids: Mapping[str, Mapping[str, int]]) -> tuple[int, int]:
+    limits = UNKNOWN_IDS | dict(ids.get(spec.name, {}))
+    return limits["min"], max(limits["min"], limits["max"])
+
+
+def _random(spec: TensorSpec, shape: Sequence[Any], generator: np.random.Generator, ids: tuple[int, int]) -> Array:
     dtype = np.dtype(spec.dtype)
     if dtype.kind == "b":
         return np.ones(shape, bool)  # a mask: every token is real
     if dtype.kind == "f":
         return generator.standard_normal(shape).astype(dtype)
-    return generator.integers(0, IDS, shape).astype(dtype)
+    return generator.integers(*ids, shape, dtype=dtype, endpoint=True)
 
 
 def data_sizes(data: Mapping[str, Array], specs: Sequence[TensorSpec], axes: DynamicAxes) -> Configuration:

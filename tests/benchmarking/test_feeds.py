@@ -17,7 +17,7 @@ BARE = [TensorSpec("x", "any", ("...",))]
 
 def test_types_and_shapes_are_the_models() -> None:
     specs = [*SEQUENCE, TensorSpec("x", "float16", ("batch", 3)), TensorSpec("flag", "uint8", (2,))]
-    feeds = random_feeds(specs, dynamic_axes(specs, {}), Configuration(4, 7), seed=1)
+    feeds = random_feeds(specs, dynamic_axes(specs, {}), Configuration(4, 7), 1, {})
     assert {n: (str(x.dtype), x.shape) for n, x in feeds.items()} == {
         "tokens": ("int64", (4, 7)),
         "mask": ("bool", (4, 7)),
@@ -26,12 +26,30 @@ def test_types_and_shapes_are_the_models() -> None:
     }
     assert set(np.unique(feeds["tokens"])) == {0, 1}
     assert feeds["mask"].all()
-    assert describe_random(SEQUENCE) == "tokens: ids 0 to 1, mask: all true"
+    assert describe_random(SEQUENCE, {}) == "tokens: ids 0 to 1, mask: all true"
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        ({"max": 6}, {0, 1, 2, 3, 4, 5, 6}),
+        ({"min": 5, "max": 6}, {5, 6}),
+        ({"min": 0, "max": 0}, {0}),
+        ({"min": 3}, {3}),
+    ],
+    ids=str,
+)
+def test_ids_come_from_the_whole_vocabulary(known: dict[str, int], expected: set[int]) -> None:
+    feeds = random_feeds(SEQUENCE, AXES, Configuration(20, 20), 0, {"tokens": known})
+    assert set(np.unique(feeds["tokens"])) == expected
+    assert f"ids {min(expected)} to {max(expected)}" in describe_random(SEQUENCE, {"tokens": known})
 
 
 def test_a_seed_gives_the_same_inputs_again() -> None:
     specs = [TensorSpec("x", "float32", ("batch", 3))]
-    first, again, other = (random_feeds(specs, dynamic_axes(specs, {}), Configuration(2), s)["x"] for s in (1, 1, 2))
+    first, again, other = (
+        random_feeds(specs, dynamic_axes(specs, {}), Configuration(2), s, {})["x"] for s in (1, 1, 2)
+    )
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
 
@@ -48,7 +66,7 @@ def test_a_seed_gives_the_same_inputs_again() -> None:
 )
 def test_what_cannot_be_made_up(specs: list[TensorSpec], batch: int, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        random_feeds(specs, dynamic_axes(specs, {}), Configuration(batch), 0)
+        random_feeds(specs, dynamic_axes(specs, {}), Configuration(batch), 0, {})
 
 
 def test_rows_are_repeated_or_cut_and_tokens_cut() -> None:

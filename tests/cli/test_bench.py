@@ -40,7 +40,7 @@ def test_the_table_has_every_size_and_says_where_it_ran(exported: Exported) -> N
     assert [row[:3] for row in rows] == [[b, t, "artifact"] for t in ("7", "64") for b in ("1", "3")]
     assert shown.count(" eager ") >= 4
     assert "CPUExecutionProvider on cpu, 1 thread\n" in shown
-    assert "fed: seeded random data (tokens: ids 0 to 1, mask: all true)" in shown
+    assert "fed: seeded random data (tokens: ids 0 to 10, mask: all true)" in shown
     assert "Too noisy to trust" in shown, "two calls are too few"
     assert "MiB on disk" in shown
     assert "…" not in "".join(lines), "a column is cut off"
