@@ -19,6 +19,7 @@ from osa_runtime.serving.rest_response import Headers, write_error
 
 STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in http.HTTPStatus}
 UNNAMED = b"HTTP/1.1 %d \r\n"
+LINGER = 2.0  # seconds that a client whose body is refused may go on sending
 
 
 class InferenceProtocol(HttpToolsProtocol):
@@ -34,6 +35,7 @@ class InferenceProtocol(HttpToolsProtocol):
         self._job: Job | None = None
         self._closing = False
         self._ignoring = False
+        self._lingering = False
 
     def on_message_begin(self) -> None:
         if self._pending:
@@ -107,17 +109,24 @@ class InferenceProtocol(HttpToolsProtocol):
         lines.append(b"connection: close\r\n\r\n" if self._closing else b"\r\n")
         lines.append(content)
         self.transport.write(b"".join(lines))
-        if self._closing:
+        if self._lingering:
+            self._half_close()
+        elif self._closing:
             self.transport.close()
         else:
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
 
+    def _half_close(self) -> None:
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.loop.call_later(LINGER, self.transport.close)
+
     def _refuse_body(self) -> None:
-        """What has not been read yet cannot be skipped, so the connection closes."""
+        """Answer at once. Closing while the client still sends would reset the connection and lose the answer."""
         refusal = body_too_large(self._limit)
-        self._closing = self._ignoring = True
+        self._closing = self._ignoring = self._lingering = True
         self._body = None
         self._reply(refusal.status, *write_error(refusal))
 

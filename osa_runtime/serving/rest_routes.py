@@ -47,6 +47,8 @@ class RestRoutes:
             get += [(path, self.metadata), (path + "/ready", self.model_ready)]
             get += [(path + "/config", self.config), (path + "/stats", self.statistics)]
         post: list[tuple[str, Handler]] = [
+            (one + "/infer", self.absent),  # never reached; it makes other methods a 405
+            (version + "/infer", self.absent),
             ("/v2/repository/index", self.index),
             ("/v2/repository/models/{name}/load", self.load),
             ("/v2/repository/models/{name}/unload", self.unload),

@@ -49,11 +49,16 @@ class Server:
         self._own_signals()
         guard = Guard(self._settings.token)
         sock = _bind(self._settings) if self._settings.http_port is not None else None
+        grpc = None
         try:
             await self.engine.repository.load_all()
             grpc = await self._start_grpc(guard)
             http = await self._start_http(guard, sock)
         except BaseException:
+            if sock is not None:
+                sock.close()
+            if grpc is not None:
+                await grpc.stop(0)
             await self.engine.close()
             raise
         watcher = asyncio.create_task(self._watch()) if self._settings.watch else None
