@@ -1,0 +1,129 @@
+"""Orthogonality as a picture: every layer and head, the artifact beside the other party."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from osa_runtime.parity.certificate import Certificate, LayerResult
+from osa_runtime.verification import page_figure as paint
+from osa_runtime.verification.page_heat_map import (
+    DEFECT,
+    ERROR,
+    STRETCH,
+    Layers,
+    allowance,
+    colour_bar,
+    colour_scale,
+    heat_map,
+    most_heads,
+)
+from osa_runtime.verification.page_markup import Html, folded, join
+from osa_runtime.verification.page_parties import worst_error, worst_stretch
+
+MARKERS = {"artifact": (paint.ARTIFACT, "o"), "eager": (paint.OTHER, "s"), "reference": (paint.OTHER, "s")}
+LEGEND = (
+    "Left, ‖AᵀA − I‖ of every layer and head, hatched where there is no number: beyond the range of the export, or a "
+    "failure. Right, the worst head of each layer: how far ‖Av‖/‖v‖ is from 1, the distance from exp(S)·V, and the "
+    "squarings. Dashed: what is allowed. Red: what fails."
+)
+
+
+def heads_plots(certificate: Certificate) -> Html:
+    """One figure for each case in which layers were looked at; the first is open, and one that failed comes first."""
+    failed = {layer.case for layer in certificate.layers if not layer.passed}
+    cases = sorted(dict.fromkeys(layer.case for layer in certificate.layers), key=lambda case: case not in failed)
+    figures = [_figure(case, index, certificate) for index, case in enumerate(cases)]
+    return join([*figures[:1], *(folded(f"Case {c}", f) for c, f in zip(cases[1:], figures[1:], strict=True))])
+
+
+def _figure(case: str, index: int, certificate: Certificate) -> Html:
+    found: dict[str, dict[str, LayerResult]] = {}
+    for layer in certificate.layers:
+        if layer.case == case:
+            found.setdefault(layer.party, {})[layer.layer] = layer
+    names = list(dict.fromkeys(name for layers in found.values() for name in layers))
+    caption = f"Case {case}. {LEGEND if index == 0 else 'As above.'}"
+    probed = [layer.directions for layers in found.values() for layer in layers.values() if layer.directions]
+    caption += f" A was probed in {max(probed)} directions." if probed else ""
+    height = 1.35 + max(0.9, (0.2 if len(names) <= 16 else 0.155) * len(names))
+    return paint.figure(
+        f"heads-{index}",
+        height,
+        lambda figure: _draw(figure, found, names),
+        caption,
+        f"Orthogonality by layer and head, case {case}",
+    )
+
+
+def _draw(figure: Any, found: Layers, names: Sequence[str]) -> None:
+    """Panels above, whose rows are the layers; the colours' scale and the legend below."""
+    heats, ratios = len(found), [2.4] * len(found) + [1.25, 1.25, 0.9]
+    grid = figure.add_gridspec(2, len(ratios), width_ratios=ratios, height_ratios=[figure.get_figheight() - 1.2, 0.1])
+    first = figure.add_subplot(grid[0, 0])
+    axes = [first] + [figure.add_subplot(grid[0, i], sharey=first) for i in range(1, len(ratios))]
+    scale = colour_scale(found)
+    for place, (party, layers) in zip(axes, found.items(), strict=False):
+        mesh = heat_map(place, layers, names, most_heads(found), scale)
+        place.set_title(f"‖AᵀA − I‖, {party}")
+    colour_bar(figure, mesh, figure.add_subplot(grid[1, :heats]), [_limit(found, name, DEFECT) for name in names])
+    _worst_points(axes[-3], found, names, worst_stretch, STRETCH)
+    axes[-3].set_title("|‖Av‖/‖v‖ − 1|")
+    _worst_points(axes[-2], found, names, worst_error, ERROR)
+    axes[-2].set_title("from exp(S)·V")
+    _squarings(axes[-1], found, names)
+    _name_layers(first, found, names)
+    for place in axes[1:]:
+        place.tick_params(labelleft=False)
+    below = figure.add_subplot(grid[1, heats:])
+    below.axis("off")
+    below.legend(*axes[-1].get_legend_handles_labels(), loc="center", ncols=2, fontsize=8)
+
+
+def _name_layers(axes: Any, found: Layers, names: Sequence[str]) -> None:
+    axes.set_yticks(range(len(names)), paint.short_names(list(names)), fontsize=7.5)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    for label, name in zip(axes.get_yticklabels(), names, strict=True):
+        if any(name in layers and not layers[name].passed for layers in found.values()):
+            label.set(color=paint.FAIL, fontweight="bold")
+
+
+def _worst_points(
+    axes: Any, found: Layers, names: Sequence[str], measure: Callable[[LayerResult], float | None], allowed: float
+) -> None:
+    """A point for each party and layer, and the limit as a line."""
+    rows = {name: row for row, name in enumerate(names)}
+    limits = [_limit(found, name, allowed) for name in names]
+    values = {party: [measure(layer) for layer in layers.values()] for party, layers in found.items()}
+    floor = paint.logarithmic(axes.xaxis, [value for some in values.values() for value in some] + limits, 5)
+    for party, layers in found.items():
+        colour, marker = MARKERS[party]
+        xs, ys = paint.lifted(values[party], floor), [rows[name] for name in layers]
+        axes.plot(xs, ys, marker, color=colour, ms=4.5 if marker == "o" else 3.2, clip_on=False, zorder=3)
+        wrong = [i for i, layer in enumerate(layers.values()) if xs[i] > allowance(layer, allowed)]
+        for i in wrong:
+            axes.plot(xs[i], ys[i], "x", color=paint.FAIL, ms=8, mew=2, clip_on=False, zorder=4)
+    paint.limit_line(axes, paint.lifted(limits, floor), "--", orientation="horizontal")
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+
+
+def _limit(found: Layers, name: str, factor: float) -> float | None:
+    limit = next((allowance(layers[name], factor) for layers in found.values() if name in layers), np.inf)
+    return limit if limit < np.inf else None
+
+
+def _squarings(axes: Any, found: Layers, names: Sequence[str]) -> None:
+    rows = {name: row for row, name in enumerate(names)}
+    most = max((layer.squarings for layers in found.values() for layer in layers.values()), default=0)
+    for party, layers in found.items():
+        colour, marker = MARKERS[party]
+        counts = [layer.squarings for layer in layers.values()]
+        size = 4.5 if marker == "o" else 3.2
+        axes.plot(counts, [rows[name] for name in layers], marker, color=colour, ms=size, label=party, zorder=3)
+    axes.set(xlim=(-0.5, most + 0.5), title="squarings")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
