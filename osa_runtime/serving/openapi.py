@@ -5,7 +5,119 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from osa_runtime import __version__
+from osa_runtime.serving.openapi_schemas import INFERENCE_EXAMPLE, SCHEMAS, ref
+
+NAME = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}, "description": "the model"}
+VERSION = {
+    "name": "version",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string", "pattern": "^[1-9][0-9]*$"},
+    "description": "one of its versions",
+}
+JSON_SIZE = {
+    "name": "Inference-Header-Content-Length",
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string", "pattern": "^[0-9]+$"},
+    "description": "bytes of JSON at the start of the body; the tensors that travel as raw bytes follow",
+}
+ERRORS = {
+    400: "malformed, or does not fit the model",
+    401: "the bearer token is missing or wrong",
+    403: "sent by a page of another origin",
+    404: "no such model or version",
+    405: "no such method",
+    413: "larger than the limits of this server",
+    500: "the model failed, or gave NaN or Inf",
+    501: "not part of this server",
+    503: "the queue is full, the time is over, or nothing is loaded; Retry-After says when to come back",
+}
+
 
 @cache
 def openapi() -> dict[str, Any]:
-    return {"openapi": "3.1.0", "info": {"title": "osa serve", "version": "2"}, "paths": {}}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "osa serve",
+            "version": __version__,
+            "description": "The Open Inference Protocol (KServe V2) with Triton's extensions for binary tensors, "
+            "classification, statistics, model configuration and the model repository.",
+        },
+        "paths": _paths(),
+        "components": {"schemas": SCHEMAS, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
+        "security": [{}, {"token": []}],
+    }
+
+
+def _paths() -> dict[str, Any]:
+    paths: dict[str, Any] = {
+        "/v2": {"get": _call("What this server is", "ServerMetadata")},
+        "/v2/health/live": {"get": _call("Whether the server runs")},
+        "/v2/health/ready": {"get": _call("Whether it takes requests", errors=(503,))},
+        "/v2/models/stats": {"get": _call("Statistics of all models", "Statistics")},
+        "/v2/repository/index": {"post": _call("All models and their states", "Index", body="IndexRequest")},
+        "/metrics": {"get": _call("Metrics for Prometheus", kind="text/plain")},
+        "/openapi.json": {"get": _call("This description", "Object")},
+        "/": {"get": _call("The page for people", kind="text/html")},
+        "/details": {"get": _call("What the page shows", "Object")},
+    }
+    for action in ("load", "unload"):
+        path = f"/v2/repository/models/{{name}}/{action}"
+        call = _call(f"{action.capitalize()} a model", "Object", body="LoadRequest", errors=(404, 501))
+        paths[path] = {"post": call, "parameters": [NAME]}
+    for path, parameters in (
+        ("/v2/models/{name}", [NAME]),
+        ("/v2/models/{name}/versions/{version}", [NAME, VERSION]),
+    ):
+        paths |= _model_paths(path, parameters)
+    return paths
+
+
+def _model_paths(path: str, parameters: list[dict[str, Any]]) -> dict[str, Any]:
+    calls = {
+        "": {"get": _call("Inputs, outputs and versions", "ModelMetadata", errors=(404,))},
+        "/ready": {"get": _call("Whether the model takes requests", errors=(404,))},
+        "/config": {"get": _call("Triton's configuration of the model", "Object", errors=(404,))},
+        "/stats": {"get": _call("Statistics of the model", "Statistics", errors=(404,))},
+        "/infer": {"post": _infer()},
+    }
+    return {path + rest: call | {"parameters": parameters} for rest, call in calls.items()}
+
+
+def _infer() -> dict[str, Any]:
+    call = _call("Run the model", "InferenceResponse", body="InferenceRequest", errors=(404, 413, 500, 501, 503))
+    call["parameters"] = [JSON_SIZE]
+    call["requestBody"]["required"] = True
+    call["requestBody"]["content"]["application/json"]["example"] = INFERENCE_EXAMPLE
+    binary = {"schema": {"type": "string", "format": "binary"}}
+    call["requestBody"]["content"]["application/octet-stream"] = binary
+    call["responses"]["200"]["content"]["application/octet-stream"] = binary
+    return call
+
+
+def _call(
+    summary: str,
+    answer: str | None = None,
+    *,
+    body: str | None = None,
+    errors: tuple[int, ...] = (),
+    kind: str = "application/json",
+) -> dict[str, Any]:
+    success: dict[str, Any] = {"description": "done"}
+    if answer is not None:
+        success["content"] = {kind: {"schema": ref(answer)}}
+    elif kind != "application/json":
+        success["content"] = {kind: {"schema": {"type": "string"}}}
+    responses: dict[str, Any] = {"200": success}
+    for status in sorted({400, 401, 403, 405, *errors}):
+        content = {"application/json": {"schema": ref("Error")}}
+        responses[str(status)] = {"description": ERRORS[status], "content": content}
+    if 503 in errors and answer is None:
+        responses["503"] = {"description": ERRORS[503]}  # health checks have no body
+    call: dict[str, Any] = {"summary": summary, "responses": responses}
+    if body is not None:
+        call["requestBody"] = {"required": False, "content": {"application/json": {"schema": ref(body)}}}
+    return call

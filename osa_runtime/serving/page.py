@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import Response
 
 if TYPE_CHECKING:
+    from osa_runtime.artifact import TensorSpec
     from osa_runtime.serving.engine import Engine
+    from osa_runtime.serving.model import ServedModel
 
 # Everything is inside the page, and it talks to its own server only.
 POLICY = (
@@ -32,11 +34,12 @@ def page_details(engine: Engine) -> dict[str, Any]:
     return {"models": [_details(model) for model in engine.repository.served()]}
 
 
-def _details(model: Any) -> dict[str, Any]:
+def _details(model: ServedModel) -> dict[str, Any]:
     page = model.book
     return {
         "name": model.name,
         "version": model.version_text,
+        "fingerprint": model.fingerprint,
         "inputs": [_tensor(spec) for spec in model.interface.inputs],
         "outputs": [_tensor(spec) for spec in model.interface.outputs],
         "parameters": model.manifest.parameters,
@@ -53,5 +56,5 @@ def _details(model: Any) -> dict[str, Any]:
     }
 
 
-def _tensor(spec: Any) -> dict[str, Any]:
+def _tensor(spec: TensorSpec) -> dict[str, Any]:
     return {"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape)}
