@@ -23,7 +23,8 @@ from osa_runtime.verification.page_heat_map import (
 from osa_runtime.verification.page_markup import Html, folded, join
 from osa_runtime.verification.page_parties import worst_error, worst_stretch
 
-MARKERS = {"artifact": (paint.ARTIFACT, "o"), "eager": (paint.OTHER, "s"), "reference": (paint.OTHER, "s")}
+OTHER = (paint.OTHER, "s", 3.2)
+MARKERS = {"artifact": (paint.ARTIFACT, "o", 4.5), "eager": OTHER, "reference": OTHER}
 LEGEND = (
     "Left, ‖AᵀA − I‖ of every layer and head, hatched where there is no number: beyond the range of the export, or a "
     "failure. Right, the worst head of each layer: how far ‖Av‖/‖v‖ is from 1, the distance from exp(S)·V, and the "
@@ -99,12 +100,12 @@ def _worst_points(
     values = {party: [measure(layer) for layer in layers.values()] for party, layers in found.items()}
     floor = paint.logarithmic(axes.xaxis, [value for some in values.values() for value in some] + limits, 5)
     for party, layers in found.items():
-        colour, marker = MARKERS[party]
+        colour, marker, size = MARKERS[party]
         xs, ys = paint.lifted(values[party], floor), [rows[name] for name in layers]
-        axes.plot(xs, ys, marker, color=colour, ms=4.5 if marker == "o" else 3.2, clip_on=False, zorder=3)
-        wrong = [i for i, layer in enumerate(layers.values()) if xs[i] > allowance(layer, allowed)]
-        for i in wrong:
-            axes.plot(xs[i], ys[i], "x", color=paint.FAIL, ms=8, mew=2, clip_on=False, zorder=4)
+        axes.plot(xs, ys, marker, color=colour, ms=size, clip_on=False, zorder=3)
+        for x, y, layer in zip(xs, ys, layers.values(), strict=True):
+            if x > allowance(layer, allowed):
+                axes.plot(x, y, "x", color=paint.FAIL, ms=8, mew=2, clip_on=False, zorder=4)
     paint.limit_line(axes, paint.lifted(limits, floor), "--", orientation="horizontal")
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
@@ -119,9 +120,8 @@ def _squarings(axes: Any, found: Layers, names: Sequence[str]) -> None:
     rows = {name: row for row, name in enumerate(names)}
     most = max((layer.squarings for layers in found.values() for layer in layers.values()), default=0)
     for party, layers in found.items():
-        colour, marker = MARKERS[party]
+        colour, marker, size = MARKERS[party]
         counts = [layer.squarings for layer in layers.values()]
-        size = 4.5 if marker == "o" else 3.2
         axes.plot(counts, [rows[name] for name in layers], marker, color=colour, ms=size, label=party, zorder=3)
     axes.set(xlim=(-0.5, most + 0.5), title="squarings")
     axes.xaxis.get_major_locator().set_params(integer=True)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from osa_runtime.parity.certificate import Certificate, UnitResult
 from osa_runtime.verification import page_figure as paint
 from osa_runtime.verification.page_markup import Html
@@ -19,21 +17,11 @@ ROOM = 110  # characters side by side under a plot
 def units_plot(certificate: Certificate) -> Html:
     """The error of each part, fed alone, and, where it was bisected, of the signal behind it."""
     units, other = certificate.units, other_name(certificate)
-    values = [value for unit in units for value in (unit.alone, unit.eager, unit.cumulative)]
-    if all(value is None for value in values):
+    if all(value is None for value in _errors(units)):
         return Html("")
     labels = paint.short_names([unit.unit for unit in units])
-    flat = len(labels) * max(map(len, labels)) < ROOM
-    height = 2.9 + (0.2 if flat else 0.07 * max(map(len, labels)))
-    caption = "Relative error of each part from float64 when it is fed with what eager feeds it, in order of execution."
-    if any(unit.cumulative is not None for unit in units):
-        caption += " Triangles: the error of the signal behind the part, in a run of the whole model."
-    if certificate.kind == "compare":
-        caption = "How far the signal behind each part is from that of the reference, in order of execution."
-    caption += " The dashed and dotted lines are the tolerances, × marks what is wrong."
-    caption += (
-        paint.EXACT if any(value == 0 for unit in units for value in (unit.alone, unit.eager, unit.cumulative)) else ""
-    )
+    longest = max(map(len, labels))
+    flat = len(labels) * longest < ROOM
 
     def draw(figure: Any) -> None:
         axes = figure.subplots()
@@ -44,23 +32,37 @@ def units_plot(certificate: Certificate) -> Html:
         axes.grid(visible=False, axis="x")
         paint.legend(axes)
 
-    return paint.figure("parts", height, draw, caption, "Relative error by part of the model, logarithmic")
+    height = 2.9 + (0.2 if flat else 0.07 * longest)
+    return paint.figure("parts", height, draw, _caption(certificate), "Relative error by part, logarithmic")
+
+
+def _errors(units: Sequence[UnitResult]) -> list[float | None]:
+    return [value for unit in units for value in (unit.alone, unit.eager, unit.cumulative)]
+
+
+def _caption(certificate: Certificate) -> str:
+    units = certificate.units
+    said = "Relative error of each part from float64 when it is fed with what eager feeds it, in order of execution."
+    if any(unit.cumulative is not None for unit in units):
+        said += " Triangles: the error of the signal behind the part, in a run of the whole model."
+    if certificate.kind == "compare":
+        said = "How far the signal behind each part is from that of the reference, in order of execution."
+    said += " The dashed and dotted lines are the tolerances, × marks what is wrong."
+    return said + (paint.EXACT if 0 in _errors(units) else "")
 
 
 def _unit_series(axes: Any, units: Sequence[UnitResult], other: str) -> None:
     tolerances = [unit.tolerance or None for unit in units]
     behind = [unit.cumulative_tolerance for unit in units]
-    series = (
+    floor = paint.logarithmic(axes.yaxis, [*_errors(units), *tolerances, *behind])
+    for name, values, colour, marker, size in (
         ("artifact, alone", [unit.alone for unit in units], paint.ARTIFACT, "o", 5.0),
         (f"{other}, alone", [unit.eager for unit in units], paint.OTHER, "s", 3.5),
         ("artifact, behind it", [unit.cumulative for unit in units], paint.CUMULATIVE, "^", 4.5),
-    )
-    floor = paint.logarithmic(axes.yaxis, [v for _, values, *_ in series for v in values] + tolerances + behind)
-    places = np.arange(len(units))
-    for name, values, colour, marker, size in series:
+    ):
         if any(value is not None for value in values):
-            drawn = paint.lifted(values, floor)
-            axes.plot(places, drawn, marker, ls="-", lw=0.7, color=colour, ms=size, label=name, clip_on=False, zorder=3)
+            style: dict[str, Any] = dict(ls="-", lw=0.7, color=colour, ms=size, clip_on=False, zorder=3)
+            axes.plot(range(len(units)), paint.lifted(values, floor), marker, label=name, **style)
     for name, values, dashes in (("tolerance, alone", tolerances, "--"), ("tolerance, behind it", behind, ":")):
         if any(value is not None for value in values):
             paint.limit_line(axes, paint.lifted(values, floor), dashes, label=name)

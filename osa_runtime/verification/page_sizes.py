@@ -37,23 +37,21 @@ def sizes_plot(certificate: Certificate) -> Html:
 
 
 def _size_series(axes: Any, cases: Sequence[CaseResult], axis: str, other: str) -> None:
-    worst = [_worst(case) for case in cases]
-    floor = paint.logarithmic(axes.yaxis, [value for values in worst for value in values])
-    sizes = sorted({case.sizes[axis] for case in cases})
-    wide = sizes[0] > 0 and sizes[-1] / sizes[0] > 8
-    axes.set_xscale("log", base=2) if wide else None
-    places = [case.sizes[axis] for case in cases]
+    places, worst = [case.sizes[axis] for case in cases], [_worst(case) for case in cases]
     plain = [i for i, case in enumerate(cases) if case.kind == "random"]
-    for index, (name, colour, marker) in enumerate((("artifact", paint.ARTIFACT, "o"), (other, paint.OTHER, "s"))):
-        values = paint.lifted([found[index] for found in worst], floor)
+    floor = paint.logarithmic(axes.yaxis, [value for values in worst for value in values])
+    mine, theirs, limits = (paint.lifted(values, floor) for values in zip(*worst, strict=True))
+
+    def series(values: list[float], marker: str, name: str, line: str, **style: Any) -> None:
         if not np.isnan(values).all():
-            axes.plot(places, values, marker, ls="", color=colour, ms=5 - index, label=name, clip_on=False, zorder=3)
-            axes.plot([places[i] for i in plain], [values[i] for i in plain], color=colour, lw=0.8)
-    limits = paint.lifted([found[2] for found in worst], floor)
-    axes.plot([places[i] for i in plain], [limits[i] for i in plain], "--", color=paint.INK, lw=1.1)
-    axes.plot(places, limits, "_", color=paint.INK, ms=11, mew=1.3, clip_on=False, label="tolerance of the case")
-    _ticks(axes.xaxis, sizes)
-    _name_kinds(axes, cases, places, paint.lifted([found[0] for found in worst], floor))
+            axes.plot(places, values, marker, ls="", label=name, clip_on=False, zorder=3, **style)
+            axes.plot([places[i] for i in plain], [values[i] for i in plain], line, lw=0.9, color=style["color"])
+
+    series(mine, "o", "artifact", "-", color=paint.ARTIFACT, ms=5)
+    series(theirs, "s", other, "-", color=paint.OTHER, ms=4)
+    series(limits, "_", "tolerance of the case", "--", color=paint.INK, ms=11, mew=1.3)
+    _ticks(axes, sorted(set(places)))
+    _name_kinds(axes, cases, places, mine)
 
 
 def _worst(case: CaseResult) -> tuple[float | None, float | None, float | None]:
@@ -65,12 +63,15 @@ def _worst(case: CaseResult) -> tuple[float | None, float | None, float | None]:
     return judged_error(output), relative(output.eager), output.tolerance
 
 
-def _ticks(axis: Any, sizes: Sequence[int]) -> None:
+def _ticks(axes: Any, sizes: Sequence[int]) -> None:
+    """At the sizes themselves; by powers where they are far apart."""
     from matplotlib.ticker import NullLocator
 
-    axis.set_minor_locator(NullLocator())
+    if sizes[0] > 0 and sizes[-1] / sizes[0] > 8:
+        axes.set_xscale("log", base=2)
     step = -(-len(sizes) // 16)
-    axis.set_ticks(sizes[::step], [str(size) for size in sizes[::step]])
+    axes.set_xticks(sizes[::step], [str(size) for size in sizes[::step]])
+    axes.xaxis.set_minor_locator(NullLocator())
 
 
 def _name_kinds(axes: Any, cases: Sequence[CaseResult], places: Sequence[int], values: Sequence[float]) -> None:
