@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from osa_runtime.serving.settings import ServerSettings
 
 PACKAGES = ("starlette", "uvicorn", "httptools", "orjson", "prometheus_client")
-GRPC_PACKAGES = ("grpc", "tritonclient.grpc")
+GRPC_PACKAGES = ("hpack", "grpc", "tritonclient.grpc")
 
 
 def run_server(settings: ServerSettings, log_level: str, log_requests: bool) -> None:

@@ -1,52 +1,89 @@
-"""Starting and stopping gRPC on the running event loop."""
+"""gRPC on the running event loop, over an HTTP/2 of our own.
+
+grpc.aio spends two tasks, a wait over all open calls and a round through its polling thread on each call, several times
+what an inference of a small model costs, and that thread competes for the interpreter with the rest of the server.
+"""
 
 from __future__ import annotations
 
-import grpc
-from tritonclient.grpc import service_pb2_grpc
+import asyncio
+import ssl
+from typing import Any
 
 from osa_runtime.errors import StorageError
 from osa_runtime.serving.engine import Engine
-from osa_runtime.serving.grpc_service import GrpcService
+from osa_runtime.serving.grpc_calls import InferCall, RefusedCall, StreamCall, UnaryCall
+from osa_runtime.serving.grpc_service import SERVICE, GrpcService
 from osa_runtime.serving.guard import Guard
+from osa_runtime.serving.http2_connection import Headers, Http2Connection
+from osa_runtime.serving.http2_stream import Handler, Stream
+from osa_runtime.serving.refusals import BadRequest, Refusal, Unsupported
 from osa_runtime.serving.settings import ServerSettings
+
+PATH = f"/{SERVICE}/"
 
 
 class GrpcServer:
     def __init__(self, engine: Engine, guard: Guard) -> None:
         self._settings = engine.settings
-        limit = engine.settings.limits.body
-        self._server = grpc.aio.server(
-            options=[
-                ("grpc.max_receive_message_length", limit),
-                ("grpc.max_send_message_length", -1),
-                ("grpc.so_reuseport", 0),  # a taken port is an error, not a port shared with a stranger
-            ]
-        )
-        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(GrpcService(engine, guard), self._server)
+        self._service = GrpcService(engine, guard)
+        self._connections: set[Http2Connection] = set()
+        self._server: Any = None
 
     async def start(self) -> int:
         """Listen, and return the port."""
-        settings = self._settings
-        host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        address = f"{host}:{settings.grpc_port}"
+        settings, loop = self._settings, asyncio.get_running_loop()
         try:
-            if settings.tls_certificate is None:
-                port = self._server.add_insecure_port(address)
-            else:
-                port = self._server.add_secure_port(address, _credentials(settings))
-        except (RuntimeError, OSError) as error:
-            raise StorageError(f"gRPC cannot listen on {address}: {error}. Choose another --grpc-port.") from error
-        await self._server.start()
-        return int(port)
+            self._server = await loop.create_server(
+                lambda: Http2Connection(self._accept, self._connections),
+                settings.host,
+                settings.grpc_port,
+                ssl=_context(settings),
+            )
+        except (OSError, OverflowError) as error:
+            where = f"{settings.host}:{settings.grpc_port}"
+            raise StorageError(f"gRPC cannot listen on {where}: {error}. Choose another --grpc-port.") from error
+        return int(self._server.sockets[0].getsockname()[1])
+
+    def _accept(self, stream: Stream, metadata: Headers) -> Handler:  # noqa: ARG002 - HTTP/2's signature
+        try:
+            return self._call(metadata)
+        except Refusal as refusal:
+            return RefusedCall(self._service, metadata, refusal)
+
+    def _call(self, metadata: Headers) -> Handler:
+        path = metadata.get(":path", "")
+        if metadata.get(":method") != "POST" or not metadata.get("content-type", "").startswith("application/grpc"):
+            raise BadRequest("This port speaks gRPC; REST has a port of its own.")
+        name = path[len(PATH) :] if path.startswith(PATH) else ""
+        self._service.check(name, metadata)
+        if name == "ModelInfer":
+            return InferCall(self._service, metadata)
+        if name == "ModelStreamInfer":
+            return StreamCall(self._service, metadata)
+        if name not in self._service.unary:
+            raise Unsupported(f"{path[:200]} is not part of this server.")
+        return UnaryCall(self._service, metadata, *self._service.unary[name])
 
     async def stop(self, grace: float) -> None:
-        """Refuse new calls and wait for those under way."""
-        await self._server.stop(grace)
+        """Take no more calls, wait for those under way, then close."""
+        self._server.close()
+        for connection in tuple(self._connections):
+            connection.leave()
+        loop = asyncio.get_running_loop()
+        end = loop.time() + grace
+        while any(connection.busy for connection in self._connections) and loop.time() < end:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0)  # what was just written goes out
+        for connection in tuple(self._connections):
+            connection.close()
 
 
-def _credentials(settings: ServerSettings) -> grpc.ServerCredentials:
-    assert settings.tls_certificate is not None
-    assert settings.tls_key is not None
-    pair = (settings.tls_key.read_bytes(), settings.tls_certificate.read_bytes())
-    return grpc.ssl_server_credentials([pair])
+def _context(settings: ServerSettings) -> ssl.SSLContext | None:
+    if settings.tls_certificate is None or settings.tls_key is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(settings.tls_certificate, settings.tls_key)
+    context.set_alpn_protocols(["h2"])
+    return context

@@ -1,0 +1,48 @@
+"""One HTTP/2 stream of a server: what has come in, and what waits for the peer's window to go out."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+
+class Handler(Protocol):
+    """What a stream's request is given to."""
+
+    def on_data(self, stream: Stream, data: bytes) -> None: ...
+
+    def on_end(self, stream: Stream) -> None: ...
+
+    def on_reset(self, stream: Stream) -> None:
+        """The peer has cancelled, or the connection is lost."""
+
+
+class Stream:
+    __slots__ = (
+        "connection",
+        "ended_here",
+        "ended_there",
+        "handler",
+        "id",
+        "pending",
+        "received",
+        "trailers",
+        "window",
+    )
+
+    def __init__(self, connection: Any, number: int, window: int) -> None:
+        self.connection = connection
+        self.id = number
+        self.window = window  # bytes that the peer lets us send
+        self.received = 0  # bytes since the last window update
+        self.handler: Handler | None = None
+        self.pending = bytearray()  # data that waits for the window
+        self.trailers: bytes | None = None  # what ends the stream once all data has gone
+        self.ended_there = False
+        self.ended_here = False
+
+    def send(self, head: bytes, data: bytes, trailers: bytes | None) -> None:
+        """Encoded headers (maybe none), data, and encoded trailers that end the stream (None: more comes)."""
+        self.connection.send(self, head, data, trailers)
+
+    def reset(self, code: int) -> None:
+        self.connection.reset(self, code)

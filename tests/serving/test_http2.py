@@ -1,0 +1,340 @@
+"""HTTP/2 and gRPC framing below any client: what a peer may send, and what it must not."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import struct
+from typing import Any
+
+import pytest
+from hpack import Decoder, Encoder
+from hypothesis import given
+from hypothesis import strategies as st
+
+from osa_runtime.serving import http2_frames as h2
+from osa_runtime.serving.grpc_framing import ANSWER_HEADERS, OK_TRAILERS, MessageReader, error_trailers
+from osa_runtime.serving.http2_connection import FRAME, IDLE_RESETS, STREAMS, WINDOW, Http2Connection
+from osa_runtime.serving.http2_stream import Stream
+from osa_runtime.serving.refusals import BadRequest, Refusal, TooLarge, Unavailable, Unsupported
+
+REQUEST = [(":method", "POST"), (":path", "/echo"), ("content-type", "application/grpc")]
+
+
+class Transport:
+    def __init__(self) -> None:
+        self.written = b""
+        self.closed = False
+
+    def write(self, data: bytes) -> None:
+        assert not self.closed
+        self.written += data
+
+    def close(self) -> None:
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+
+class Echo:
+    """Sends back what came, when it has come whole; keeps what it was told."""
+
+    def __init__(self, answer: bytes | None = b"") -> None:
+        self.body = b""
+        self.answer = answer
+        self.events: list[str] = []
+
+    def on_data(self, stream: Stream, data: bytes) -> None:
+        self.body += data
+
+    def on_end(self, stream: Stream) -> None:
+        self.events.append("end")
+        if self.answer is not None:
+            stream.send(ANSWER_HEADERS, self.answer or self.body, OK_TRAILERS)
+
+    def on_reset(self, stream: Stream) -> None:
+        self.events.append("reset")
+
+
+class Peer:
+    """A client's side: it sends frames, and reads those that the server wrote."""
+
+    def __init__(self, answer: bytes | None = b"", greet: bool = True) -> None:
+        self.transport = Transport()
+        self.handlers: list[Echo] = []
+        self.headers: list[dict[str, str]] = []
+        self.answer = answer
+        self.connection = Http2Connection(self.accept, set())
+        self.connection.connection_made(self.transport)
+        self.encoder, self.decoder = Encoder(), Decoder()
+        if greet:
+            self.send(h2.PREFACE + h2.settings({}))
+            self.frames()
+
+    def accept(self, stream: Stream, headers: dict[str, str]) -> Echo:
+        self.handlers.append(Echo(self.answer))
+        self.headers.append(headers)
+        return self.handlers[-1]
+
+    def send(self, data: bytes) -> None:
+        self.connection.data_received(data)
+
+    def request(self, number: int, body: bytes = b"hello", flags: int = 0) -> None:
+        self.send(h2.frame(h2.HEADERS, h2.END_HEADERS | flags, number, self.encoder.encode(REQUEST)))
+        self.send(h2.frame(h2.DATA, h2.END_STREAM, number, body))
+
+    def frames(self) -> list[tuple[int, int, int, bytes]]:
+        found, data = [], self.transport.written
+        while data:
+            size, kind, flags, stream = h2.read_header(data, 0)
+            found.append((kind, flags, stream, data[9 : 9 + size]))
+            data = data[9 + size :]
+        self.transport.written = b""
+        return found
+
+    def fault(self) -> int | None:
+        """The code of the GOAWAY that ended the connection."""
+        codes = [struct.unpack(">II", payload[:8])[1] for kind, _, _, payload in self.frames() if kind == h2.GOAWAY]
+        return codes[-1] if codes and self.transport.closed else None
+
+
+def test_a_call_is_answered() -> None:
+    peer = Peer()
+    for number in (1, 3, 5):  # the second and third have their headers remembered
+        peer.request(number)
+        head, data, trailers = peer.frames()
+        assert head[:3] == (h2.HEADERS, h2.END_HEADERS, number)
+        assert data == (h2.DATA, 0, number, b"hello")
+        assert trailers[:3] == (h2.HEADERS, h2.END_HEADERS | h2.END_STREAM, number)
+        assert dict(peer.decoder.decode(head[3])) == {":status": "200", "content-type": "application/grpc"}
+        assert peer.decoder.decode(trailers[3]) == [("grpc-status", "0")]
+    assert peer.headers == [dict(REQUEST)] * 3
+
+
+def test_bytes_may_come_one_by_one() -> None:
+    peer = Peer(greet=False)
+    whole = h2.PREFACE + h2.settings({}) + h2.frame(h2.HEADERS, h2.END_HEADERS, 1, Encoder().encode(REQUEST))
+    for byte in whole + h2.frame(h2.DATA, h2.END_STREAM, 1, b"abc"):
+        peer.send(bytes([byte]))
+    assert peer.handlers[0].body == b"abc"
+
+
+def test_remembered_headers_follow_the_table() -> None:
+    """The same bytes mean something else once the table has grown."""
+    peer = Peer()
+    for number, value in ((1, "a"), (3, "b"), (5, "a"), (7, "b"), (9, "c"), (11, "a")):
+        block = peer.encoder.encode([*REQUEST, ("x-name", value)])
+        peer.send(h2.frame(h2.HEADERS, h2.END_HEADERS | h2.END_STREAM, number, block))
+    assert [headers["x-name"] for headers in peer.headers] == ["a", "b", "a", "b", "c", "a"]
+
+
+def test_padding_priority_and_continuation() -> None:
+    peer = Peer()
+    block = peer.encoder.encode(REQUEST)
+    padded = b"\x03" + b"\0\0\0\0\x10" + block[:4] + b"\0" * 3
+    peer.send(h2.frame(h2.HEADERS, h2.PADDED | h2.HAS_PRIORITY, 1, padded))
+    peer.send(h2.frame(h2.CONTINUATION, 0, 1, block[4:6]) + h2.frame(h2.CONTINUATION, h2.END_HEADERS, 1, block[6:]))
+    peer.send(h2.frame(h2.DATA, h2.PADDED | h2.END_STREAM, 1, b"\x02abc\0\0"))
+    assert peer.headers == [dict(REQUEST)]
+    assert peer.handlers[0].body == b"abc"
+
+
+def test_large_answers_wait_for_the_window() -> None:
+    peer = Peer(answer=b"z" * 200_000)
+    peer.request(1)
+    sent = sum(len(payload) for kind, _, _, payload in peer.frames() if kind == h2.DATA)
+    assert sent == h2.DEFAULT_WINDOW
+    peer.send(h2.window_update(1, 1_000_000))
+    assert peer.frames() == []  # the connection's own window is still shut
+    peer.send(h2.window_update(0, 100_000))
+    sent += sum(len(payload) for kind, _, _, payload in peer.frames() if kind == h2.DATA)
+    assert sent == h2.DEFAULT_WINDOW + 100_000
+    peer.send(h2.window_update(0, 100_000))
+    frames = peer.frames()
+    sent += sum(len(payload) for kind, _, _, payload in frames if kind == h2.DATA)
+    assert sent == 200_000
+    assert frames[-1][:2] == (h2.HEADERS, h2.END_HEADERS | h2.END_STREAM)
+    assert all(len(payload) <= h2.DEFAULT_FRAME for _, _, _, payload in frames)
+    assert not peer.connection.busy
+
+
+def test_settings_change_windows_that_are_open() -> None:
+    peer = Peer(answer=b"z" * 200)
+    peer.send(h2.settings({h2.INITIAL_WINDOW_SIZE: 50}))
+    peer.request(1)
+    assert [len(p) for kind, _, _, p in peer.frames() if kind == h2.DATA] == [50]
+    peer.send(h2.settings({h2.INITIAL_WINDOW_SIZE: 250}))
+    assert [len(p) for kind, _, _, p in peer.frames() if kind == h2.DATA] == [150]
+
+
+def test_the_peers_window_is_refilled() -> None:
+    peer = Peer()
+    peer.send(h2.frame(h2.HEADERS, h2.END_HEADERS, 1, peer.encoder.encode(REQUEST)))
+    for _ in range(5 * WINDOW // FRAME):
+        peer.send(h2.frame(h2.DATA, 0, 1, b"x" * FRAME))
+    updates = [(stream, int.from_bytes(p, "big")) for kind, _, stream, p in peer.frames() if kind == h2.WINDOW_UPDATE]
+    assert sum(size for stream, size in updates if stream == 1) >= 4 * WINDOW
+    assert sum(size for stream, size in updates if stream == 0) >= 4 * WINDOW
+    assert not peer.transport.closed
+
+
+def test_pings_are_answered_and_unknown_frames_ignored() -> None:
+    peer = Peer()
+    peer.send(h2.frame(h2.PING, 0, 0, b"12345678") + h2.frame(77, 0, 0, b"?") + h2.frame(h2.PRIORITY, 0, 1, b"\0" * 5))
+    assert peer.frames() == [(h2.PING, h2.ACK, 0, b"12345678")]
+
+
+def test_a_reset_cancels_the_call() -> None:
+    peer = Peer(answer=None)
+    peer.request(1)
+    peer.send(h2.reset(1, h2.CANCEL))
+    assert peer.handlers[0].events == ["end", "reset"]
+    peer.request(3)
+    peer.connection.connection_lost(None)
+    assert peer.handlers[1].events == ["end", "reset"]
+
+
+def test_more_streams_than_allowed_are_refused() -> None:
+    peer = Peer(answer=None)
+    for number in range(1, 2 * STREAMS + 4, 2):
+        peer.request(number)
+    refused = [payload for kind, _, _, payload in peer.frames() if kind == h2.RST_STREAM]
+    assert refused == [struct.pack(">I", h2.REFUSED_STREAM)] * 2
+
+
+def test_leaving_finishes_what_was_taken() -> None:
+    async def check() -> None:
+        peer = Peer(answer=None)
+        peer.request(1)
+        peer.connection.leave()
+        peer.request(3)
+        kinds = [(kind, stream) for kind, _, stream, _ in peer.frames()]
+        assert kinds == [(h2.GOAWAY, 0), (h2.RST_STREAM, 3)]
+        stream = peer.connection._streams[1]
+        stream.send(ANSWER_HEADERS, b"late", OK_TRAILERS)
+        await asyncio.sleep(0)
+        assert len(peer.frames()) == 3
+        assert peer.transport.closed
+
+    asyncio.run(check())
+
+
+BROKEN: dict[str, tuple[bytes, int]] = {
+    "no HTTP/2": (b"GET / HTTP/1.1\r\n\r\n", h2.PROTOCOL_ERROR),
+    "large frame": (struct.pack(">BHBBI", 0xFF, 0, h2.DATA, 0, 1), h2.FRAME_SIZE_ERROR),
+    "even stream": (h2.frame(h2.HEADERS, h2.END_HEADERS, 2), h2.PROTOCOL_ERROR),
+    "headers on 0": (h2.frame(h2.HEADERS, h2.END_HEADERS, 0), h2.PROTOCOL_ERROR),
+    "data on 0": (h2.frame(h2.DATA, 0, 0, b"x"), h2.PROTOCOL_ERROR),
+    "data without request": (h2.frame(h2.DATA, 0, 1, b"x"), h2.PROTOCOL_ERROR),
+    "padding": (h2.frame(h2.HEADERS, h2.PADDED | h2.END_HEADERS, 1, b"\x09ab"), h2.PROTOCOL_ERROR),
+    "hpack": (h2.frame(h2.HEADERS, h2.END_HEADERS, 1, b"\xff\xff\xff\xff\xff"), h2.COMPRESSION_ERROR),
+    "continuation alone": (h2.frame(h2.CONTINUATION, 0, 1, b"x"), h2.PROTOCOL_ERROR),
+    "interrupted": (h2.frame(h2.HEADERS, 0, 1, b"x") + h2.frame(h2.PING, 0, 0, b"12345678"), h2.PROTOCOL_ERROR),
+    "endless block": (
+        h2.frame(h2.HEADERS, 0, 1, b"x") + h2.frame(h2.CONTINUATION, 0, 1, b"x" * 16000) * 3,
+        h2.ENHANCE_YOUR_CALM,
+    ),
+    "push": (h2.frame(h2.PUSH_PROMISE, 0, 1, b"\0" * 4), h2.PROTOCOL_ERROR),
+    "settings": (h2.frame(h2.SETTINGS, 0, 0, b"123"), h2.FRAME_SIZE_ERROR),
+    "huge window": (h2.settings({h2.INITIAL_WINDOW_SIZE: 2**31}), h2.FLOW_CONTROL_ERROR),
+    "window overflow": (h2.window_update(0, 2**31 - 1), h2.FLOW_CONTROL_ERROR),
+    "ping": (h2.frame(h2.PING, 0, 0, b"123"), h2.FRAME_SIZE_ERROR),
+    "reset of nothing": (h2.reset(5, h2.CANCEL), h2.PROTOCOL_ERROR),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_peer_that_breaks_the_protocol_is_told_and_left(case: str) -> None:
+    data, code = BROKEN[case]
+    peer = Peer(greet=case != "no HTTP/2")
+    peer.send(data)
+    assert peer.fault() == code
+
+
+def test_streams_are_used_once() -> None:
+    peer = Peer()
+    peer.request(3)
+    peer.frames()
+    peer.request(1)
+    assert peer.fault() == h2.STREAM_CLOSED
+
+
+def test_a_flood_of_cancelled_requests_ends_the_connection() -> None:
+    peer = Peer(answer=None)
+    number = 1
+    while not peer.transport.closed:
+        assert number < 8 * IDLE_RESETS
+        peer.request(number)
+        if not peer.transport.closed:
+            peer.send(h2.reset(number, h2.CANCEL))
+        number += 2
+    assert peer.fault() == h2.ENHANCE_YOUR_CALM
+
+
+def test_data_beyond_the_window_ends_the_connection() -> None:
+    peer = Peer()
+    peer.send(h2.frame(h2.HEADERS, h2.END_HEADERS, 1, peer.encoder.encode(REQUEST)))
+    peer.connection._streams[1].received = WINDOW - 10
+    peer.send(h2.frame(h2.DATA, 0, 1, b"x" * 11))
+    assert peer.fault() == h2.FLOW_CONTROL_ERROR
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_end_in_an_answer_or_a_fault(data: bytes) -> None:
+    peer = Peer()
+    peer.send(data)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 10), st.integers(0, 255), st.integers(0, 5), st.binary(max_size=30)), max_size=8)
+)
+def test_any_frames_end_in_an_answer_or_a_fault(frames: list[tuple[int, int, int, bytes]]) -> None:
+    peer = Peer()
+    peer.request(1)
+    for kind, flags, stream, payload in frames:
+        if not peer.transport.closed:
+            peer.send(h2.frame(kind, flags, stream, payload))
+
+
+def message(content: bytes, compressed: int = 0) -> bytes:
+    return struct.pack(">BI", compressed, len(content)) + content
+
+
+def test_messages_are_cut_out_of_the_stream() -> None:
+    reader = MessageReader("gzip", 1000)
+    for byte in message(b"one") + message(gzip.compress(b"two"), 1) + message(b""):
+        reader.feed(bytes([byte]))
+    assert [reader.next() for _ in range(4)] == [b"one", b"two", b"", None]
+
+
+@pytest.mark.parametrize(
+    ("data", "encoding", "error"),
+    [
+        (message(b"x" * 1001), "identity", TooLarge),
+        (message(gzip.compress(b"x" * 100_000), 1), "gzip", TooLarge),
+        (message(b"x", 1), "gzip", BadRequest),
+        (message(b"x", 1), "snappy", Unsupported),
+        (message(b"x") * 2, "identity", BadRequest),
+        (message(b"xyz")[:-1], "identity", BadRequest),
+        (b"", "identity", BadRequest),
+    ],
+    ids=["large", "bomb", "not gzip", "encoding", "two", "short", "none"],
+)
+def test_wrong_messages_are_refused(data: bytes, encoding: str, error: type[Refusal]) -> None:
+    reader = MessageReader(encoding, 1000)
+    with pytest.raises(error):
+        reader.feed(data)
+        reader.single()
+
+
+def test_errors_are_trailers_in_plain_ascii() -> None:
+    block = error_trailers(Unavailable("voll: 100 % — später\n"), alone=True)
+    fields: dict[Any, Any] = dict(Decoder().decode(block))
+    assert fields == {
+        ":status": "200",
+        "content-type": "application/grpc",
+        "grpc-status": "14",
+        "grpc-message": "voll: 100 %25 %E2%80%94 sp%C3%A4ter%0A",
+        "retry-after": "1",
+    }
