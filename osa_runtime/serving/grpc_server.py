@@ -15,7 +15,8 @@ from osa_runtime.serving.engine import Engine
 from osa_runtime.serving.grpc_calls import InferCall, RefusedCall, StreamCall, UnaryCall
 from osa_runtime.serving.grpc_service import SERVICE, GrpcService
 from osa_runtime.serving.guard import Guard
-from osa_runtime.serving.http2_connection import Headers, Http2Connection
+from osa_runtime.serving.http2_connection import Http2Connection
+from osa_runtime.serving.http2_headers import Headers
 from osa_runtime.serving.http2_stream import Handler, Stream
 from osa_runtime.serving.refusals import BadRequest, Refusal, Unsupported
 from osa_runtime.serving.settings import ServerSettings

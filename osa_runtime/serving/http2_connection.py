@@ -1,7 +1,7 @@
 """A server's side of an HTTP/2 connection (RFC 9113) on asyncio: frames, flow control, and header blocks.
 
 It answers what it must, hands requests to a handler, and trusts the peer with nothing: every size, number and order is
-checked. Header blocks are remembered: clients of gRPC send the same few bytes with each call.
+checked.
 """
 
 from __future__ import annotations
@@ -11,20 +11,16 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from hpack import Decoder, HPACKError
-
 from osa_runtime.serving import http2_frames as h2
 from osa_runtime.serving.http2_frames import ConnectionFault
+from osa_runtime.serving.http2_headers import LARGEST_BLOCK, HeaderBlocks, Headers
+from osa_runtime.serving.http2_outbox import LARGEST_FRAME, Outbox
 from osa_runtime.serving.http2_stream import Handler, Stream
 
-Headers = dict[str, str]
 Accept = Callable[[Stream, Headers], Handler]
 
 WINDOW = 4 << 20  # bytes that a peer may send ahead, per stream; four times that per connection
-FRAME = 256 << 10
 STREAMS = 512
-HEADER_BLOCK = 32 << 10
-REMEMBERED_BLOCKS = 64
 IDLE_RESETS = 1000  # requests that a peer may cancel beyond those it waited for
 
 
@@ -32,17 +28,14 @@ class Http2Connection(asyncio.Protocol):
     def __init__(self, accept: Accept, connections: set[Http2Connection]) -> None:
         self._accept, self._connections = accept, connections
         self._transport: Any = None
+        self._outbox: Outbox = None  # type: ignore[assignment]  # from connection_made on
         self._rest = b""  # of a frame that has not come whole
         self._greeted = False
-        self._decoder = Decoder(HEADER_BLOCK)
-        self._blocks: dict[bytes, Headers] = {}
+        self._blocks = HeaderBlocks()
         self._block: tuple[int, int, bytearray] | None = None  # (stream, flags, bytes) until END_HEADERS
         self._streams: dict[int, Stream] = {}
         self._last = 0
-        self._window = h2.DEFAULT_WINDOW
-        self._received = 0
-        self._peer_window = h2.DEFAULT_WINDOW
-        self._peer_frame = h2.DEFAULT_FRAME
+        self._received = 0  # bytes since the last update of the connection's window
         self._resets = 0
         self._leaving = False
 
@@ -51,11 +44,11 @@ class Http2Connection(asyncio.Protocol):
         return bool(self._streams)
 
     def connection_made(self, transport: Any) -> None:
-        self._transport = transport
+        self._transport, self._outbox = transport, Outbox(transport)
         self._connections.add(self)
-        values = {h2.MAX_CONCURRENT_STREAMS: STREAMS, h2.INITIAL_WINDOW_SIZE: WINDOW, h2.MAX_FRAME_SIZE: FRAME}
+        values = {h2.MAX_CONCURRENT_STREAMS: STREAMS, h2.INITIAL_WINDOW_SIZE: WINDOW, h2.MAX_FRAME_SIZE: LARGEST_FRAME}
         ahead = h2.window_update(0, 4 * WINDOW - h2.DEFAULT_WINDOW)
-        transport.write(h2.settings(values | {h2.MAX_HEADER_LIST_SIZE: HEADER_BLOCK}) + ahead)
+        transport.write(h2.settings(values | {h2.MAX_HEADER_LIST_SIZE: LARGEST_BLOCK}) + ahead)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self._connections.discard(self)
@@ -100,7 +93,7 @@ class Http2Connection(asyncio.Protocol):
             self._greeted, at = True, len(h2.PREFACE)
         while len(buffer) - at >= h2.HEADER_SIZE:
             size, kind, flags, stream = h2.read_header(buffer, at)
-            if size > FRAME:
+            if size > LARGEST_FRAME:
                 raise ConnectionFault(h2.FRAME_SIZE_ERROR, "the frame is too large")
             end = at + h2.HEADER_SIZE + size
             if len(buffer) < end:
@@ -149,14 +142,14 @@ class Http2Connection(asyncio.Protocol):
             raise ConnectionFault(h2.PROTOCOL_ERROR, "there is no header block to continue")
         stream, first, block = self._block
         block += payload
-        if len(block) > HEADER_BLOCK or not payload:
+        if len(block) > LARGEST_BLOCK or not payload:
             raise ConnectionFault(h2.ENHANCE_YOUR_CALM, "the header block is too large")
         if flags & h2.END_HEADERS:
             self._block = None
             self._on_headers(stream, first, bytes(block))
 
     def _on_headers(self, number: int, flags: int, block: bytes) -> None:
-        headers = self._decode(block)
+        headers = self._blocks.read(block)
         known = self._streams.get(number)
         if known is not None:  # trailers
             if not flags & h2.END_STREAM or known.ended_there:
@@ -169,30 +162,10 @@ class Http2Connection(asyncio.Protocol):
         if self._leaving or len(self._streams) >= STREAMS:
             self._transport.write(h2.reset(number, h2.REFUSED_STREAM))
             return
-        stream = self._streams[number] = Stream(self, number, self._peer_window)
+        stream = self._streams[number] = Stream(self, number, self._outbox.stream_window)
         stream.handler = self._accept(stream, headers)
         if flags & h2.END_STREAM:
             self._end(stream)
-
-    def _decode(self, block: bytes) -> Headers:
-        found = self._blocks.get(block)
-        if found is not None:
-            return found
-        before = self._table_state()
-        try:
-            pairs = self._decoder.decode(block, raw=True)
-            headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in pairs}
-        except (HPACKError, ValueError, TypeError) as error:
-            raise ConnectionFault(h2.COMPRESSION_ERROR, str(error)) from error
-        if self._table_state() != before or len(self._blocks) >= REMEMBERED_BLOCKS:
-            self._blocks.clear()  # the same bytes may mean something else from here on
-        else:
-            self._blocks[block] = headers
-        return headers
-
-    def _table_state(self) -> tuple[int, int]:
-        entries = self._decoder.header_table.dynamic_entries
-        return len(entries), id(entries[0]) if entries else 0
 
     def _on_data(self, flags: int, number: int, payload: bytes) -> None:
         stream = self._streams.get(number)
@@ -256,10 +229,10 @@ class Http2Connection(asyncio.Protocol):
                 if value > h2.LARGEST_WINDOW:
                     raise ConnectionFault(h2.FLOW_CONTROL_ERROR, "the window is too large")
                 for each in self._streams.values():
-                    each.window += value - self._peer_window
-                self._peer_window = value
+                    each.window += value - self._outbox.stream_window
+                self._outbox.stream_window = value
             elif key == h2.MAX_FRAME_SIZE:
-                self._peer_frame = min(max(value, h2.DEFAULT_FRAME), FRAME)
+                self._outbox.largest_frame = min(max(value, h2.DEFAULT_FRAME), LARGEST_FRAME)
         self._transport.write(h2.frame(h2.SETTINGS, h2.ACK, 0))
         self._flush()
 
@@ -273,66 +246,27 @@ class Http2Connection(asyncio.Protocol):
         if len(payload) != 4:
             raise ConnectionFault(h2.FRAME_SIZE_ERROR, "malformed window update")
         size = int.from_bytes(payload, "big") & h2.LARGEST_WINDOW
+        stream = self._streams.get(number)
         if number == 0:
-            self._window += size
-            if size == 0 or self._window > h2.LARGEST_WINDOW:
-                raise ConnectionFault(h2.FLOW_CONTROL_ERROR, "the window is too large, or grows by nothing")
-        elif number in self._streams:
-            stream = self._streams[number]
-            stream.window += size
-            if size == 0 or stream.window > h2.LARGEST_WINDOW:
-                self.reset(stream, h2.FLOW_CONTROL_ERROR)
-                return
+            self._outbox.widen(None, size)
+        elif stream is not None and not self._outbox.widen(stream, size):
+            self.reset(stream, h2.FLOW_CONTROL_ERROR)
         self._flush()
 
     # Answers
 
     def send(self, stream: Stream, head: bytes, data: bytes, trailers: bytes | None) -> None:
-        if stream.id not in self._streams:
-            return
-        size = len(data)
-        chunks = [h2.frame(h2.HEADERS, h2.END_HEADERS, stream.id, head)] if head else []
-        if size <= min(self._window, stream.window, self._peer_frame) and not stream.pending:
-            if data:
-                self._window -= size
-                stream.window -= size
-                chunks.append(h2.frame(h2.DATA, 0, stream.id, data))
-            if trailers is not None:
-                chunks.append(h2.frame(h2.HEADERS, h2.END_HEADERS | h2.END_STREAM, stream.id, trailers))
-                self._finish(stream, chunks)
-            self._write(chunks)
-            return
-        self._write(chunks)
-        stream.pending += data
-        stream.trailers = trailers
-        self._flush()
+        if stream.id in self._streams and self._outbox.send(stream, head, data, trailers):
+            self._forget(stream)
 
     def _flush(self) -> None:
-        """Send what windows allow of the data that waits."""
         for stream in [s for s in self._streams.values() if s.pending]:
-            chunks: list[bytes] = []
-            while stream.pending:
-                size = min(len(stream.pending), self._window, stream.window, self._peer_frame)
-                if size <= 0:
-                    break
-                chunks.append(h2.frame(h2.DATA, 0, stream.id, bytes(stream.pending[:size])))
-                del stream.pending[:size]
-                self._window -= size
-                stream.window -= size
-            if not stream.pending and stream.trailers is not None:
-                chunks.append(h2.frame(h2.HEADERS, h2.END_HEADERS | h2.END_STREAM, stream.id, stream.trailers))
-                self._finish(stream, chunks)
-            self._write(chunks)
-
-    def _finish(self, stream: Stream, chunks: list[bytes]) -> None:
-        stream.ended_here = True
-        if not stream.ended_there:
-            chunks.append(h2.reset(stream.id, h2.NO_ERROR))  # what the peer still sends is not wanted
-        self._forget(stream)
+            if self._outbox.flush(stream):
+                self._forget(stream)
 
     def reset(self, stream: Stream, code: int) -> None:
         if stream.id in self._streams:
-            self._write([h2.reset(stream.id, code)])
+            self._outbox.write(h2.reset(stream.id, code))
             self._forget(stream)
             if stream.handler is not None:
                 stream.handler.on_reset(stream)
@@ -342,7 +276,3 @@ class Http2Connection(asyncio.Protocol):
         stream.ended_here = True
         if self._leaving and not self._streams:
             asyncio.get_running_loop().call_soon(self._transport.close)
-
-    def _write(self, chunks: list[bytes]) -> None:
-        if chunks and not self._transport.is_closing():
-            self._transport.write(b"".join(chunks))

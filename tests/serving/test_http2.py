@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from osa_runtime.serving import http2_frames as h2
 from osa_runtime.serving.grpc_framing import ANSWER_HEADERS, OK_TRAILERS, MessageReader, error_trailers
-from osa_runtime.serving.http2_connection import FRAME, IDLE_RESETS, STREAMS, WINDOW, Http2Connection
+from osa_runtime.serving.http2_connection import IDLE_RESETS, STREAMS, WINDOW, Http2Connection
+from osa_runtime.serving.http2_outbox import LARGEST_FRAME
 from osa_runtime.serving.http2_stream import Stream
 from osa_runtime.serving.refusals import BadRequest, Refusal, TooLarge, Unavailable, Unsupported
 
@@ -171,8 +172,8 @@ def test_settings_change_windows_that_are_open() -> None:
 def test_the_peers_window_is_refilled() -> None:
     peer = Peer()
     peer.send(h2.frame(h2.HEADERS, h2.END_HEADERS, 1, peer.encoder.encode(REQUEST)))
-    for _ in range(5 * WINDOW // FRAME):
-        peer.send(h2.frame(h2.DATA, 0, 1, b"x" * FRAME))
+    for _ in range(5 * WINDOW // LARGEST_FRAME):
+        peer.send(h2.frame(h2.DATA, 0, 1, b"x" * LARGEST_FRAME))
     updates = [(stream, int.from_bytes(p, "big")) for kind, _, stream, p in peer.frames() if kind == h2.WINDOW_UPDATE]
     assert sum(size for stream, size in updates if stream == 1) >= 4 * WINDOW
     assert sum(size for stream, size in updates if stream == 0) >= 4 * WINDOW
