@@ -15,9 +15,11 @@ from typing import Any
 class ServerProcess:
     """``events`` are the lines of its log."""
 
-    def __init__(self, *arguments: str | Path, environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, *arguments: str | Path, environment: dict[str, str] | None = None, ports: tuple[str, str] = ("0", "0")
+    ) -> None:
         command = [sys.executable, "-m", "osa_runtime.cli", "serve", *map(str, arguments)]
-        command += ["--http-port", "0", "--grpc-port", "0", "--threads", "1"]
+        command += ["--http-port", ports[0], "--grpc-port", ports[1], "--threads", "1"]
         self.process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,

@@ -13,6 +13,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from osa_runtime.serving.job import Job
+from osa_runtime.serving.refusals import BadRequest
 from osa_runtime.serving.rest_body import body_too_large
 from osa_runtime.serving.rest_infer import TARGET, RestInference
 from osa_runtime.serving.rest_response import Headers, write_error
@@ -36,8 +37,28 @@ class InferenceProtocol(HttpToolsProtocol):
         self._closing = False
         self._ignoring = False
         self._lingering = False
+        self._reading = False  # a request has begun and not ended
+        self._patience: asyncio.TimerHandle | None = None
+        self._longest = inference.engine.settings.batching.timeout
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._reading and self._patience is None:
+            self._patience = self.loop.call_later(self._longest, self._give_up)
+        elif not self._reading and self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    def _give_up(self) -> None:
+        """A client that does not finish its request shall not keep the connection for ever."""
+        if not self.transport.is_closing():
+            if self._body is not None:
+                self._closing = True
+                self._reply(408, *write_error(BadRequest(f"The request was not finished within {self._longest} s.")))
+            self.transport.close()
 
     def on_message_begin(self) -> None:
+        self._reading = True
         if self._pending:
             # A pipelined request: the answer under way says that the connection closes, and the client repeats it.
             self._closing = self._ignoring = True
@@ -85,6 +106,7 @@ class InferenceProtocol(HttpToolsProtocol):
         self._body.append(body)
 
     def on_message_complete(self) -> None:
+        self._reading = False
         if self._ignoring:
             return
         if self._body is None:
@@ -139,6 +161,8 @@ class InferenceProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         job, self._job = self._job, None
         self._body = None
+        if self._patience is not None:
+            self._patience.cancel()
         super().connection_lost(exc)
         if job is not None:
             job.cancel()

@@ -22,6 +22,7 @@ from osa_runtime.serving.refusals import BadRequest, Refusal, Unsupported
 from osa_runtime.serving.settings import ServerSettings
 
 PATH = f"/{SERVICE}/"
+HELD_BODIES = 4  # of the largest size, that one connection may have under way
 
 
 class GrpcServer:
@@ -36,7 +37,7 @@ class GrpcServer:
         settings, loop = self._settings, asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                lambda: Http2Connection(self._accept, self._connections),
+                lambda: Http2Connection(self._accept, self._connections, HELD_BODIES * settings.limits.body),
                 settings.host,
                 settings.grpc_port,
                 ssl=_context(settings),

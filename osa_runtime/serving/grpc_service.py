@@ -18,7 +18,7 @@ from osa_runtime.serving.grpc_response import write_grpc_response
 from osa_runtime.serving.guard import Guard
 from osa_runtime.serving.messages import InferenceRequest
 from osa_runtime.serving.model import ServedModel
-from osa_runtime.serving.refusals import Refusal, as_refusal
+from osa_runtime.serving.refusals import NotFound, Refusal, as_refusal
 from osa_runtime.serving.repository import check_load_parameters
 
 SERVICE = "inference.GRPCInferenceService"
@@ -103,7 +103,10 @@ class GrpcService:
         return ParseDict(descriptions.server_metadata(), pb.ServerMetadataResponse())
 
     async def model_ready(self, message: Any) -> Any:
-        self._find(message)
+        try:
+            self._find(message)
+        except NotFound:
+            return pb.ModelReadyResponse(ready=False)  # as Triton answers; over REST it is an error
         return pb.ModelReadyResponse(ready=True)
 
     async def model_metadata(self, message: Any) -> Any:

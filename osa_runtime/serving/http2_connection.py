@@ -25,8 +25,9 @@ IDLE_RESETS = 1000  # requests that a peer may cancel beyond those it waited for
 
 
 class Http2Connection(asyncio.Protocol):
-    def __init__(self, accept: Accept, connections: set[Http2Connection]) -> None:
+    def __init__(self, accept: Accept, connections: set[Http2Connection], most_held: int) -> None:
         self._accept, self._connections = accept, connections
+        self._most_held, self._held = most_held, 0  # bytes of requests that have not ended, all streams together
         self._transport: Any = None
         self._outbox: Outbox = None  # type: ignore[assignment]  # from connection_made on
         self._rest = b""  # of a frame that has not come whole
@@ -177,6 +178,10 @@ class Http2Connection(asyncio.Protocol):
         if stream.ended_there:
             raise ConnectionFault(h2.STREAM_CLOSED, "data after the end of the request")
         data = h2.without_padding(flags, payload)
+        stream.held += len(data)
+        self._held += len(data)
+        if self._held > self._most_held:
+            raise ConnectionFault(h2.ENHANCE_YOUR_CALM, "too much of unfinished requests on one connection")
         if data and stream.handler is not None:
             stream.handler.on_data(stream, data)
         self._replenish(None if flags & h2.END_STREAM else stream, len(payload))
@@ -201,6 +206,7 @@ class Http2Connection(asyncio.Protocol):
 
     def _end(self, stream: Stream) -> None:
         stream.ended_there = True
+        self._release(stream)
         if stream.handler is not None:
             stream.handler.on_end(stream)
 
@@ -271,7 +277,12 @@ class Http2Connection(asyncio.Protocol):
             if stream.handler is not None:
                 stream.handler.on_reset(stream)
 
+    def _release(self, stream: Stream) -> None:
+        self._held -= stream.held
+        stream.held = 0
+
     def _forget(self, stream: Stream) -> None:
+        self._release(stream)
         self._streams.pop(stream.id, None)
         stream.ended_here = True
         if self._leaving and not self._streams:

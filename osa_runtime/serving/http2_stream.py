@@ -22,6 +22,7 @@ class Stream:
         "ended_here",
         "ended_there",
         "handler",
+        "held",
         "id",
         "pending",
         "received",
@@ -34,6 +35,7 @@ class Stream:
         self.id = number
         self.window = window  # bytes that the peer lets us send
         self.received = 0  # bytes since the last window update
+        self.held = 0  # bytes of a request that has not ended
         self.handler: Handler | None = None
         self.pending = bytearray()  # data that waits for the window
         self.trailers: bytes | None = None  # what ends the stream once all data has gone

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,8 @@ class Tracing:
         self._propagate: Any = None
         self._status: Any = None
         try:
-            from opentelemetry import propagate, trace
+            trace: Any = importlib.import_module("opentelemetry.trace")
+            propagate: Any = importlib.import_module("opentelemetry.propagate")
         except ImportError:
             return
         if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):

@@ -66,7 +66,7 @@ class Peer:
         self.handlers: list[Echo] = []
         self.headers: list[dict[str, str]] = []
         self.answer = answer
-        self.connection = Http2Connection(self.accept, set())
+        self.connection = Http2Connection(self.accept, set(), 8 * WINDOW)
         self.connection.connection_made(self.transport)
         self.encoder, self.decoder = Encoder(), Decoder()
         if greet:
@@ -279,6 +279,16 @@ def test_data_beyond_the_window_ends_the_connection() -> None:
     peer.connection._streams[1].received = WINDOW - 10
     peer.send(h2.frame(h2.DATA, 0, 1, b"x" * 11))
     assert peer.fault() == h2.FLOW_CONTROL_ERROR
+
+
+def test_unfinished_requests_may_hold_only_so_much() -> None:
+    peer = Peer()
+    for number in range(1, 19, 2):
+        peer.send(h2.frame(h2.HEADERS, h2.END_HEADERS, number, peer.encoder.encode(REQUEST)))
+        for _ in range(WINDOW // LARGEST_FRAME):
+            if not peer.transport.closed:
+                peer.send(h2.frame(h2.DATA, 0, number, b"x" * LARGEST_FRAME))
+    assert peer.fault() == h2.ENHANCE_YOUR_CALM
 
 
 @given(st.binary(max_size=300))

@@ -173,6 +173,36 @@ def test_a_signal_lets_accepted_requests_finish(exported: Exported, number: sign
         client.close()
 
 
+def test_a_killed_server_starts_again_on_its_ports(exported: Exported) -> None:
+    folder = exported("vit", "onnx")
+    first = ServerProcess(folder)
+    connection = http.client.HTTPConnection(first.http, timeout=30)
+    connection.request("POST", f"/v2/models/{folder.name}/infer", BODY)
+    assert connection.getresponse().status == 200
+    first.process.kill()
+    assert first.stop() == -signal.SIGKILL
+    connection.close()
+    ports = (first.http.rpartition(":")[2], first.grpc.rpartition(":")[2])
+    with ServerProcess(folder, ports=ports) as second:
+        assert (second.http, second.grpc) == (first.http, first.grpc)
+        assert call(second.http, f"/v2/models/{folder.name}/infer", BODY)[0] == 200
+
+
+def test_a_request_that_never_ends_is_given_up(exported: Exported) -> None:
+    folder = exported("vit", "onnx")
+    with ServerProcess(folder, "--timeout", "0.3") as server:
+        host, _, port = server.http.partition(":")
+        for start in (
+            f"POST /v2/models/{folder.name}/infer HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{{",
+            "GET /v2 HT",
+        ):
+            with socket.create_connection((host, int(port)), 30) as sock:
+                sock.sendall(start.encode())
+                answer = sock.makefile("rb").read()
+            assert answer == b"" or answer.startswith(b"HTTP/1.1 408")
+        assert call(server.http, "/v2/health/ready")[0] == 200
+
+
 def test_a_client_that_leaves_takes_its_request_along(exported: Exported) -> None:
     folder = exported("vit", "onnx")
     with ServerProcess(folder, "--max-delay-ms", "1000") as server:

@@ -69,11 +69,7 @@ def test_server_is_live_ready_and_known(client: Client) -> None:
     ("model", "version", "ready"), [("vit", "", True), ("vit", "1", True), ("vit", "2", False), ("no", "", False)]
 )
 def test_models_are_ready_or_not(client: Client, model: str, version: str, ready: bool) -> None:
-    if not ready and client.name == "grpc":
-        with pytest.raises(InferenceServerException, match="is not found"):
-            client.calls.is_model_ready(model, version)
-    else:
-        assert client.calls.is_model_ready(model, version) is ready
+    assert client.calls.is_model_ready(model, version) is ready
 
 
 def test_metadata_names_versions_types_and_axes(client: Client) -> None:
