@@ -10,7 +10,7 @@ from osa_runtime.serving.binary_tensors import read_binary_tensor
 from osa_runtime.serving.datatypes import NUMPY_NAMES
 from osa_runtime.serving.json_tensors import read_json_tensor, read_shape
 from osa_runtime.serving.messages import Array, InferenceRequest, Parameter, RequestedOutput
-from osa_runtime.serving.refusals import BadRequest, Unsupported
+from osa_runtime.serving.refusals import BadRequest
 from osa_runtime.serving.rest_request import read_class_count
 
 FIELDS = {
@@ -58,7 +58,7 @@ def _read_inputs(message: Any, max_bytes: int) -> dict[str, Array]:
         if name in inputs:
             raise BadRequest(f"Input {name} is given twice; give each input once.")
         if tensor.parameters and "shared_memory_region" in tensor.parameters:
-            raise Unsupported(f"Input {name} lies in shared memory, which this server does not have; send it as bytes.")
+            raise BadRequest(f"Input {name} lies in shared memory, which this server does not have; send it as bytes.")
         shape = read_shape(name, list(tensor.shape), tensor.datatype, max_bytes)
         if raw:
             if tensor.HasField("contents"):
@@ -90,5 +90,5 @@ def _floats(name: str, values: Any, datatype: str, shape: tuple[int, ...]) -> Ar
 def _read_output(output: Any) -> RequestedOutput:
     parameters = read_grpc_parameters(output.parameters) if output.parameters else {}
     if "shared_memory_region" in parameters:
-        raise Unsupported(f"Output {output.name} is wanted in shared memory, which this server does not have.")
+        raise BadRequest(f"Output {output.name} is wanted in shared memory, which this server does not have.")
     return RequestedOutput(output.name, True, read_class_count(output.name, parameters))

@@ -31,7 +31,6 @@ ERRORS = {
     405: "no such method",
     413: "larger than the limits of this server",
     500: "the model failed, or gave NaN or Inf",
-    501: "not part of this server",
     503: "the queue is full, the time is over, or nothing is loaded; Retry-After says when to come back",
 }
 
@@ -66,7 +65,9 @@ def _paths() -> dict[str, Any]:
     }
     for action in ("load", "unload"):
         path = f"/v2/repository/models/{{name}}/{action}"
-        call = _call(f"{action.capitalize()} a model", "Object", body="LoadRequest", errors=(404, 501))
+        call = _call(
+            f"{action.capitalize()} a model", "Object", body=f"{action.capitalize()}Request", errors=(404, 500)
+        )
         paths[path] = {"post": call, "parameters": [NAME]}
     for path, parameters in (
         ("/v2/models/{name}", [NAME]),
@@ -88,7 +89,7 @@ def _model_paths(path: str, parameters: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _infer() -> dict[str, Any]:
-    call = _call("Run the model", "InferenceResponse", body="InferenceRequest", errors=(404, 413, 500, 501, 503))
+    call = _call("Run the model", "InferenceResponse", body="InferenceRequest", errors=(404, 413, 500, 503))
     call["parameters"] = [JSON_SIZE]
     call["requestBody"]["required"] = True
     call["requestBody"]["content"]["application/json"]["example"] = INFERENCE_EXAMPLE

@@ -92,9 +92,8 @@ SCHEMAS: dict[str, Any] = {
     ),
     "IndexRequest": _object((), ready={"type": "boolean", "description": "only models that are ready"}),
     "Index": _list(_object(("name", "version", "state"), name=TEXT, version=TEXT, state=TEXT, reason=TEXT)),
-    "LoadRequest": _object(
-        (), parameters={"type": "object", "description": "must be empty: models come from the disk"}
-    ),
+    "LoadRequest": _object((), parameters={"type": "object", "maxProperties": 0}),  # models come from the disk
+    "UnloadRequest": _object((), parameters=PARAMETERS),
 }
 
 INFERENCE_EXAMPLE = {

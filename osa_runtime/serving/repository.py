@@ -11,7 +11,7 @@ from osa_runtime.errors import ArtifactError, OsaError
 from osa_runtime.serving.logs import Log
 from osa_runtime.serving.model import OpenedModel, ServedModel, open_model, read_fingerprint
 from osa_runtime.serving.model_folders import VERSION, ModelFolders, Versions
-from osa_runtime.serving.refusals import BadRequest, NotFound, Unsupported
+from osa_runtime.serving.refusals import BadRequest, NotFound
 from osa_runtime.serving.settings import ServerSettings
 from osa_runtime.serving.statistics import StatisticsBook
 
@@ -167,4 +167,4 @@ def check_load_parameters(parameters: dict[str, Any]) -> None:
     """Triton takes files and configurations here. We do not: models come from the disk of this server only."""
     if parameters:
         names = ", ".join(sorted(parameters))[:200]
-        raise Unsupported(f"A load with the parameters {names} is not supported; put the artifact into the repository.")
+        raise BadRequest(f"A load with the parameters {names} is not supported; put the artifact into the repository.")

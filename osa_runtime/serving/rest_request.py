@@ -10,7 +10,7 @@ from osa_runtime.serving.binary_tensors import read_binary_tensor
 from osa_runtime.serving.compression import decompress
 from osa_runtime.serving.json_tensors import read_json_tensor, read_shape
 from osa_runtime.serving.messages import Array, InferenceRequest, Parameter, RequestedOutput
-from osa_runtime.serving.refusals import BadRequest, Unsupported
+from osa_runtime.serving.refusals import BadRequest
 from osa_runtime.serving.settings import Limits
 
 MAX_TENSORS = 1000
@@ -94,7 +94,7 @@ def _read_inputs(items: Any, body: bytes, start: int, max_bytes: int) -> dict[st
 def _binary_size(name: str, item: dict[str, Any]) -> int | None:
     parameters = read_parameters(item.get("parameters"))
     if "shared_memory_region" in parameters:
-        raise Unsupported(f"Input {name} lies in shared memory, which this server does not have; send it as bytes.")
+        raise BadRequest(f"Input {name} lies in shared memory, which this server does not have; send it as bytes.")
     size = parameters.get("binary_data_size")
     if size is None:
         return None
@@ -118,7 +118,7 @@ def _read_output(item: dict[str, Any], binary: bool) -> RequestedOutput:
     name = _name(item, "outputs")
     parameters = read_parameters(item.get("parameters"))
     if "shared_memory_region" in parameters:
-        raise Unsupported(f"Output {name} is wanted in shared memory, which this server does not have.")
+        raise BadRequest(f"Output {name} is wanted in shared memory, which this server does not have.")
     return RequestedOutput(name, parameters.get("binary_data", binary) is True, read_class_count(name, parameters))
 
 

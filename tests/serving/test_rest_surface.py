@@ -81,7 +81,7 @@ WRONG: dict[str, tuple[str, str, Any, int, str]] = {
         "POST",
         "/v2/repository/models/vit/load",
         {"parameters": {"file:1/model.onnx": "x"}},
-        501,
+        400,
         "not supported",
     ),
     "index": ("POST", "/v2/repository/index", {"ready": 1}, 400, "true or false"),
