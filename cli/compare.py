@@ -79,7 +79,7 @@ def compare(
         (load_inputs, None),
         (device, threads, allow_fallback),
     )
-    from osa_runtime.verification.compare import compare_artifacts
+    from osa_runtime.verification import compare_artifacts
 
     shown = VerifyReport(as_json)
     with shown.working() as progress:

@@ -123,7 +123,7 @@ def verify(
         (load_inputs, load_outputs),
         (device, threads, allow_fallback),
     )
-    from osa_runtime.verification.verify import verify as run_verify
+    from osa_runtime.verification import verify as run_verify
 
     shown = VerifyReport(as_json)
     with shown.working() as progress:

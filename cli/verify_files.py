@@ -48,7 +48,7 @@ class Files:
         if self.folder is not None:
             run.certificate.write(self.folder / CERTIFICATE_FILE)
         if self.html is not None:
-            from osa_runtime.verification.page import write_page
+            from osa_runtime.verification.page.document import write_page
 
             write_page(run.certificate, self.html)
 

@@ -112,12 +112,14 @@ def _case_table(certificate: Certificate) -> Table:
     three = any(output.artifact for case in certificate.cases for output in case.outputs)
     title = "distance from float64, and from each other" if three else "distance"
     table = _table(f"{title}, relative to the largest value")
-    columns = ["case", "‖S‖", "artifact", other, "apart"] if three else ["case", "apart"]
+    axes = " × ".join(certificate.cases[0].sizes)
+    case = f"case, {axes}" if axes else "case"
+    columns = [case, "‖S‖", "artifact", other, "apart"] if three else [case, "apart"]
     for name in [*columns, "limit", "top-1", "verdict"]:
-        table.add_column(name, justify="left" if name in ("case", "verdict") else "right", no_wrap=True)
-    for case in certificate.cases:
-        for output in case.outputs:
-            table.add_row(*_case_row(case, output, three))
+        table.add_column(name, justify="left" if name in (case, "verdict") else "right", no_wrap=True)
+    for result in certificate.cases:
+        for output in result.outputs:
+            table.add_row(*_case_row(result, output, three))
     return table
 
 
@@ -129,7 +131,7 @@ def _table(title: str) -> Table:
 
 def _case_row(case: CaseResult, output: OutputResult, three: bool) -> list[str]:
     parity, mine, theirs = (_of(part, "max_rel") for part in (output.parity, output.artifact, output.eager))
-    cells = [_plain(case.name)]
+    cells = [f"{case.kind} {'×'.join(map(str, case.sizes.values()))}"]
     if three:
         cells += [_number(case.norm, ".3g"), _number(mine), _number(theirs)]
     top = _of(output.artifact or output.parity, "top1")

@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 import onnxscript.optimizer
-from onnx_ir.passes.common import InlinePass
+from onnx_ir.passes.common import CommonSubexpressionEliminationPass, InlinePass
 from torch import nn
 
 from osa_runtime.artifact import MODEL_FILES
@@ -38,6 +38,8 @@ def export_onnx(
     with progress.step("capture the graph"):
         model, choice = capture(module, interface, settings)
         model.ir_version = IR_VERSION
+        # Here already: what it merges after inlining would be missing from the list of calls.
+        CommonSubexpressionEliminationPass()(model)
         rename(model, outputs)
         attentions = _calls(model)
     with progress.step("attach the functions" if settings.functions == "keep" else "inline the functions"):

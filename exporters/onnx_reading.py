@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # no stubs are installed
+from google.protobuf.message import DecodeError
 
 from osa_runtime.errors import ArtifactError
 

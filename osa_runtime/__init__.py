@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from osa_runtime.nn import OrthogonalSelfAttention
     from osa_runtime.ops import attention_matrix, orthogonal_attention, skew_exponential
     from osa_runtime.runtime.session import Session, load
+    from osa_runtime.verification import VerifyOptions, compare_artifacts, verify
 
 __version__ = "0.1.0"
 
@@ -53,6 +54,9 @@ _HOME_OF = {
     "save_checkpoint": "osa_runtime.models",
     "Session": "osa_runtime.runtime.session",
     "load": "osa_runtime.runtime.session",
+    "VerifyOptions": "osa_runtime.verification",
+    "compare_artifacts": "osa_runtime.verification",
+    "verify": "osa_runtime.verification",
 }
 
 __all__ = [
@@ -73,6 +77,10 @@ __all__ = [
     # running exported models
     "Session",
     "load",
+    # proving that they are right
+    "VerifyOptions",
+    "compare_artifacts",
+    "verify",
     # errors
     "ArtifactError",
     "CheckpointError",
@@ -96,7 +104,7 @@ def __getattr__(name: str) -> Any:
     try:
         member = getattr(importlib.import_module(_HOME_OF[name]), name)
     except ModuleNotFoundError as error:
-        if error.name not in {"torch", "safetensors"}:
+        if error.name not in {"torch", "safetensors", "onnx", "onnxscript"}:
             raise
         raise MissingDependencyError(
             f"osa_runtime.{name} needs {error.name}, which is not installed. "

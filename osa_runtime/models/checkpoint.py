@@ -14,6 +14,7 @@ from osa_runtime.errors import CheckpointError, ConfigError, InputError
 from osa_runtime.models.config import BlockConfig, EncoderConfig, ViTConfig
 from osa_runtime.models.encoder import SkiplessEncoder
 from osa_runtime.models.vit import SkiplessViT
+from osa_runtime.nn.initialisation import without_values
 
 VERSION = 1
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
@@ -48,7 +49,8 @@ def load_checkpoint(folder: str | Path) -> SkiplessViT | SkiplessEncoder:
     weights = _read_weights(where / WEIGHTS_FILE)
     _check_size(config, weights, where)
     try:
-        model = model_class(config)
+        with without_values():
+            model = model_class(config)
     except ConfigError as error:
         raise CheckpointError(f"{where / CONFIG_FILE} describes no valid model: {error}") from error
     except (RuntimeError, MemoryError, TypeError) as error:

@@ -27,16 +27,27 @@ FACTORS = {
 # One call of orthogonal attention, against its definition in float64. The bounds of the operator's own tests.
 CORE_FACTOR = 16.0
 HARMLESS_NORM = 8.0
+# In tolerances of such a call: ‖AᵀA − I‖₂, which gathers the errors of whole rows, and the change of a length.
+DEFECT_SHARE = 4.0
+STRETCH_SHARE = 2.0
 
 # Where eager itself is so far from float64, no verdict on the artifact is possible.
 LOST = 0.1
 # The artifact may be this many times as far from float64 as eager is, where both are beyond the tolerance.
 SHARE = 2.0
+# A deep model may amplify whatever is rounded: where the table does not suffice, the tolerance is this many times what
+# a change of the inputs by eps makes in the outputs, with the same growth over the depth.
+CONDITION_FACTOR = 4.0
 
 
 def relative_tolerance(format: str, dtype: str, depth: int, norm: float = 0.0) -> float:
     """How far an output may be from the truth, relative to the largest magnitude in it."""
     return FACTORS[format, dtype] * EPS[dtype] * math.sqrt(1 + depth) * growth(norm)
+
+
+def conditioned_tolerance(sensitivity: float, depth: int) -> float:
+    """``sensitivity`` is the relative change of an output when the inputs change by eps of the type."""
+    return CONDITION_FACTOR * sensitivity * math.sqrt(1 + depth)
 
 
 def core_tolerance(dtype: str, norm: float) -> float:

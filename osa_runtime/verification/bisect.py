@@ -10,8 +10,8 @@ from osa_runtime.errors import OsaError
 from osa_runtime.parity.certificate import Bisection, UnitResult
 from osa_runtime.parity.compare import Tolerance
 from osa_runtime.parity.feeds import Case
-from osa_runtime.verification.eager_insides import EagerInsides
-from osa_runtime.verification.insides import Insides
+from osa_runtime.verification.inside.eager_insides import EagerInsides
+from osa_runtime.verification.inside.insides import Insides
 from osa_runtime.verification.repro import write_repro
 from osa_runtime.verification.unit_checks import unit_bytes, with_cumulative
 

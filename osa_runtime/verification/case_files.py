@@ -9,7 +9,7 @@ from osa_runtime.arrays import read_arrays, write_npz
 from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import InputError
 from osa_runtime.parity.feeds import Case
-from osa_runtime.verification.insides import Array
+from osa_runtime.verification.inside.insides import Array
 
 GIVEN = "given"
 

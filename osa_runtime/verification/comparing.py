@@ -14,8 +14,8 @@ from osa_runtime.parity.compare import Tolerance
 from osa_runtime.parity.feeds import Case, Signature, sweep
 from osa_runtime.parity.tolerances import relative_tolerance
 from osa_runtime.verification.bisect import first_wrong
-from osa_runtime.verification.insides import Array
-from osa_runtime.verification.layer_checks import check_layers
+from osa_runtime.verification.inside.insides import Array
+from osa_runtime.verification.layer_checks import Party, check_layers
 from osa_runtime.verification.options import Progress, Run, VerifyOptions, certify, torch_threads
 from osa_runtime.verification.subject import Subject, check_files
 from osa_runtime.verification.sweep import Answers, Rules, answer, judge
@@ -32,7 +32,7 @@ def compare_artifacts(
 ) -> Run:
     """Judge ``artifact`` by the outputs of ``reference``, within the wider of the two tolerances."""
     chosen = options or VerifyOptions()
-    checks = [check_files(Path(artifact)), check_files(Path(reference))]
+    checks = [check_files(Path(artifact)), check_files(Path(reference), "files of the reference")]
     first, second = Subject.open(Path(artifact), chosen.where), Subject.open(Path(reference), chosen.where)
     with first.session, second.session, torch_threads(chosen.where.threads, first.parameters):
         checks.append(_check_interfaces(first, second))
@@ -106,7 +106,7 @@ class _Comparison:
     def _layers(self) -> Iterator[LayerResult]:
         for subject in (self.first, self.second):
             insides = subject.insides()
-            party = "artifact" if subject is self.first else "reference"
+            party: Party = "artifact" if subject is self.first else "reference"
             for kind in LAYER_KINDS:
                 for case in [case for case in self.cases if case.kind == kind][:1]:
                     self.progress(f"layers of {subject.session.path}, {case.name}")

@@ -7,19 +7,22 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from osa_runtime.errors import RunError
 from osa_runtime.ops import attention, reference
 from osa_runtime.ops.interception import intercept
-from osa_runtime.verification.insides import Array
+from osa_runtime.parity.metrics import TINY
+from osa_runtime.verification.inside.insides import Array
 from osa_runtime.verification.norms import masked, spectral_norm
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "fp64": torch.float64}
 
 # The reference takes time N³; beyond this the oracle uses the operator itself, in float64.
 LONGEST_REFERENCE = 64
+SAMPLES = 3
 
 
 class Eager:
@@ -48,6 +51,16 @@ class Eager:
             raise RunError(f"The eager model gives {len(found)} outputs, expected {', '.join(self.outputs)}.")
         return {name: value.numpy() for name, value in zip(self.outputs, found, strict=True)}
 
+    def sensitivity(self, feeds: Mapping[str, Array], name: str, eps: float) -> float:
+        """How much one output changes when every input value changes by up to eps of itself; the worst of a few."""
+        baseline = self.run(feeds)[name]
+        changes = []
+        for seed in range(SAMPLES):
+            generator = np.random.default_rng(seed)
+            moved = {key: _moved(array, eps, generator) for key, array in feeds.items()}
+            changes.append(float(np.max(np.abs(self.run(moved)[name] - baseline))))
+        return max(changes) / max(float(np.max(np.abs(baseline))), TINY)
+
     @contextlib.contextmanager
     def attention(self) -> Iterator[None]:
         """In float64 the exponential comes from eigenvalues, which share no code with the operator."""
@@ -68,6 +81,12 @@ def _exact(q: Tensor, k: Tensor, v: Tensor, scale: Any, mask: Tensor | None, *_:
     if q.size(-2) <= LONGEST_REFERENCE:
         return reference.orthogonal_attention(q, k, v, scale, mask)
     return attention._apply(q, k, v, scale, mask, "auto", "taylor", "auto")
+
+
+def _moved(array: Array, eps: float, generator: np.random.Generator) -> Array:
+    if array.dtype.kind != "f":
+        return array
+    return array.astype(np.float64) * (1 + eps * generator.uniform(-1, 1, array.shape))
 
 
 def _tensor(array: Array, dtype: torch.dtype) -> Tensor:

@@ -9,7 +9,7 @@ from osa_runtime.ops.dense import skew_matrix, skew_norm
 from osa_runtime.ops.gram import core_norm, gram_core, sheared
 from osa_runtime.ops.scaling import most_squarings, reach, squarings_needed
 
-STEPS = 12
+STEPS = 8
 
 
 def spectral_norm(q: Tensor, k: Tensor, scale: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from osa_runtime.exporters.facts import versions
 from osa_runtime.parity.certificate import Certificate
 from osa_runtime.parity.compare import Tolerance
 from osa_runtime.parity.feeds import Case
-from osa_runtime.verification.insides import Array
+from osa_runtime.verification.inside.insides import Array
 from osa_runtime.verification.subject import Where
 
 Progress = Callable[[str], None]

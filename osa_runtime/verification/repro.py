@@ -13,8 +13,8 @@ from pathlib import Path
 from osa_runtime.arrays import write_npz
 from osa_runtime.atomic import atomic_folder
 from osa_runtime.parity.feeds import Case
-from osa_runtime.verification.eager_insides import EagerInsides
-from osa_runtime.verification.insides import Insides
+from osa_runtime.verification.inside.eager_insides import EagerInsides
+from osa_runtime.verification.inside.insides import Insides
 
 MARKER = "reproduce.py"
 

@@ -11,7 +11,7 @@ from osa_runtime.parity.certificate import Check
 from osa_runtime.parity.compare import Tolerance, compare
 from osa_runtime.parity.feeds import Case, Signature
 from osa_runtime.runtime.session import Session
-from osa_runtime.verification.insides import Array
+from osa_runtime.verification.inside.insides import Array
 
 MOST_ROWS = 3
 

@@ -12,7 +12,7 @@ from osa_runtime.errors import ArtifactError
 from osa_runtime.parity.certificate import Check
 from osa_runtime.parity.feeds import Signature
 from osa_runtime.runtime.session import Session, load
-from osa_runtime.verification.insides import Insides
+from osa_runtime.verification.inside.insides import Insides
 
 UNKNOWN_DEPTH = 64  # for a model file alone: as many matrices as ten layers have
 
@@ -82,15 +82,15 @@ class Subject:
     def insides(self) -> Insides:
         names = [spec.name for spec in self.session.inputs]
         if self.format == "onnx":
-            from osa_runtime.verification.onnx_insides import OnnxInsides
+            from osa_runtime.verification.inside.onnx_insides import OnnxInsides
 
             calls = self.artifact.manifest.attentions if self.artifact is not None else ()
             return OnnxInsides(self.session.path, calls, self.where.threads)
         if self.format == "pt2":
-            from osa_runtime.verification.pt2_insides import Pt2Insides
+            from osa_runtime.verification.inside.pt2_insides import Pt2Insides
 
             return Pt2Insides(self.session.path, names)
-        from osa_runtime.verification.torchscript_insides import TorchScriptInsides
+        from osa_runtime.verification.inside.torchscript_insides import TorchScriptInsides
 
         return TorchScriptInsides(self.session.path, names)
 
@@ -114,12 +114,12 @@ class Subject:
         return {name: sha256(self.artifact.folder / name) for name in self.artifact.manifest.files}
 
 
-def check_files(path: Path) -> Check:
+def check_files(path: Path, name: str = "files") -> Check:
     """The files of an exported folder are those that its manifest names."""
     if not path.is_dir():
-        return Check("files", True, "a model file alone: there is no manifest to compare it with")
+        return Check(name, True, "a model file alone: there is no manifest to compare it with")
     try:
         Artifact.open(path).check_files()
     except ArtifactError as error:
-        return Check("files", False, str(error))
-    return Check("files", True, "every file has the hash that the manifest gives")
+        return Check(name, False, str(error))
+    return Check(name, True, "every file has the hash that the manifest gives")

@@ -15,7 +15,7 @@ from osa_runtime.parity.feeds import Case
 from osa_runtime.parity.histogram import ErrorHistogram
 from osa_runtime.parity.tolerances import LOST, SHARE
 from osa_runtime.runtime.session import Session
-from osa_runtime.verification.insides import Array
+from osa_runtime.verification.inside.insides import Array
 
 Outputs = Mapping[str, Array]
 
@@ -36,6 +36,7 @@ class Rules:
 
     tolerance: Callable[[float], Tolerance]
     largest_norm: float | None = None
+    conditioned: Callable[[Case, str], float] | None = None  # the tolerance by what the model amplifies, if known
     same_type: bool = True
     histogram: ErrorHistogram = field(default_factory=ErrorHistogram)
 
@@ -61,7 +62,7 @@ def judge(session: Session, case: Case, answers: Answers, rules: Rules) -> CaseR
         failed = OutputResult("", "fail", answers.artifact, tolerance.rtol)
         return CaseResult(case.kind, case.sizes, answers.norm, (failed,))
     expected = _names(answers, session)
-    results = tuple(_judge_output(name, answers, rules, tolerance) for name in expected)
+    results = tuple(_judge_output(name, case, answers, rules, tolerance) for name in expected)
     extra = [name for name in answers.artifact if name not in expected]
     results += tuple(OutputResult(n, "fail", "no such output is expected", tolerance.rtol) for n in extra)
     return CaseResult(case.kind, case.sizes, answers.norm, results)
@@ -74,7 +75,7 @@ def _names(answers: Answers, session: Session) -> list[str]:
     return [spec.name for spec in session.outputs]
 
 
-def _judge_output(name: str, answers: Answers, rules: Rules, tolerance: Tolerance) -> OutputResult:
+def _judge_output(name: str, case: Case, answers: Answers, rules: Rules, tolerance: Tolerance) -> OutputResult:
     assert not isinstance(answers.artifact, str)
     if name not in answers.artifact:
         present = ", ".join(answers.artifact)
@@ -91,7 +92,7 @@ def _judge_output(name: str, answers: Answers, rules: Rules, tolerance: Toleranc
         broken = int(np.count_nonzero(~np.isfinite(actual))) if not finite else 0
         reason = "finite" if finite else f"{broken} of {actual.size} values are NaN or Inf"
         return OutputResult(name, verdict, reason, tolerance.rtol)
-    return _judge_values(name, actual, answers, rules, tolerance)
+    return _judge_values(name, case, actual, answers, rules, tolerance)
 
 
 def _judge_refusal(name: str, actual: Array, refusal: str, tolerance: Tolerance) -> OutputResult:
@@ -108,7 +109,9 @@ def _beyond(norm: float | None, largest: float | None) -> bool:
     return norm is not None and largest is not None and 4 * norm > largest
 
 
-def _judge_values(name: str, actual: Array, answers: Answers, rules: Rules, tolerance: Tolerance) -> OutputResult:
+def _judge_values(
+    name: str, case: Case, actual: Array, answers: Answers, rules: Rules, tolerance: Tolerance
+) -> OutputResult:
     assert isinstance(answers.eager, Mapping)
     eager = answers.eager[name]
     oracle = answers.oracle[name] if isinstance(answers.oracle, Mapping) else None
@@ -121,6 +124,8 @@ def _judge_values(name: str, actual: Array, answers: Answers, rules: Rules, tole
     mine = compare(actual, oracle, tolerance, same_type=False, classes=classes)
     theirs = compare(eager, oracle, tolerance, same_type=False, classes=classes)
     verdict, reason = _verdict(mine, theirs)
+    if verdict == "fail" and rules.conditioned is not None and np.isfinite(mine.error):
+        verdict, reason = _reconsider(mine, rules.conditioned(case, name), reason)
     return _result(name, mine, verdict, reason, parity=parity, artifact=mine, eager=theirs)
 
 
@@ -130,10 +135,17 @@ def _verdict(mine: Comparison, theirs: Comparison) -> tuple[Verdict, str]:
         return "pass", mine.reason
     if theirs.error > LOST:
         return "undecided", f"eager itself is {theirs.error:.2g} away from float64: this input has no digits to compare"
-    compared = f"eager's own distance from float64 is {theirs.error:.2g}"
-    if mine.error <= SHARE * theirs.error:
-        return "pass", f"{mine.reason}; {compared}"
-    return "fail", f"{mine.reason}; {compared}"
+    reason = f"{mine.reason}; eager's own distance from float64 is {theirs.error:.2g}"
+    return ("pass" if mine.error <= SHARE * theirs.error else "fail"), reason
+
+
+def _reconsider(mine: Comparison, limit: float, reason: str) -> tuple[Verdict, str]:
+    """Some inputs make a deep model amplify every rounding; how much it does was measured in float64."""
+    if limit > LOST:
+        return "undecided", f"{reason}; but a rounding of the inputs alone makes {limit:.2g}: no digits to compare"
+    if mine.error <= limit:
+        return "pass", f"{reason}; a rounding of the inputs is amplified, so that up to {limit:.2g} is rounding"
+    return "fail", f"{reason}; rounding, as this model amplifies it, explains up to {limit:.2g}"
 
 
 def _result(

@@ -15,8 +15,8 @@ from osa_runtime.parity.certificate import UnitResult
 from osa_runtime.parity.compare import Comparison, Tolerance, compare
 from osa_runtime.parity.feeds import Case
 from osa_runtime.parity.tolerances import SHARE
-from osa_runtime.verification.eager_insides import EagerInsides
-from osa_runtime.verification.insides import Array, Insides
+from osa_runtime.verification.inside.eager_insides import EagerInsides
+from osa_runtime.verification.inside.insides import Array, Insides
 from osa_runtime.verification.memory import chunks
 
 
@@ -51,8 +51,10 @@ def _check(
         return UnitResult(name, None, None, tolerance.rtol, False, str(error))
     mine = compare(actual, truth, tolerance, same_type=False)
     theirs = compare(expected, truth, tolerance, same_type=False)
-    passed = _close(mine, theirs)
-    return UnitResult(name, _finite(mine.error), _finite(theirs.error), tolerance.rtol, passed, mine.reason)
+    too_large = insides.overflow(name, inputs) if actual.dtype == np.float16 else None
+    passed = _close(mine, theirs) and too_large is None
+    reason = too_large or mine.reason
+    return UnitResult(name, _finite(mine.error), _finite(theirs.error), tolerance.rtol, passed, reason)
 
 
 def with_cumulative(

@@ -9,12 +9,12 @@ from osa_runtime.errors import InputError, InterfaceError
 from osa_runtime.parity.certificate import Bisection, CaseResult, Check, LayerResult, UnitResult
 from osa_runtime.parity.compare import Tolerance
 from osa_runtime.parity.feeds import Case, Signature, sweep
-from osa_runtime.parity.tolerances import relative_tolerance
+from osa_runtime.parity.tolerances import EPS, conditioned_tolerance, relative_tolerance
 from osa_runtime.verification.bisect import bisect
 from osa_runtime.verification.eager import Eager
-from osa_runtime.verification.eager_insides import EagerInsides
 from osa_runtime.verification.expectation import Expectation, check_interface, check_weights
-from osa_runtime.verification.insides import Array, Insides
+from osa_runtime.verification.inside.eager_insides import EagerInsides
+from osa_runtime.verification.inside.insides import Array, Insides
 from osa_runtime.verification.layer_checks import check_layers
 from osa_runtime.verification.options import Progress, Run, VerifyOptions, certify, torch_threads
 from osa_runtime.verification.row_checks import check_rows
@@ -58,7 +58,7 @@ def verify(
         return _Verification(subject, expected, chosen, tell, checks).run()
 
 
-def _early(options: VerifyOptions, subject: dict[str, object], reference: object, checks: Sequence[Check]) -> Run:
+def _early(options: VerifyOptions, subject: Mapping[str, object], reference: object, checks: Sequence[Check]) -> Run:
     """Where inputs or outputs differ, there is nothing to run."""
     certificate = certify(options, kind="verify", subject=subject, reference=reference, checks=tuple(checks), cases=())
     return Run(certificate, (), {})
@@ -82,7 +82,7 @@ class _Verification:
         self.outputs: dict[str, Mapping[str, Array]] = {}
 
     def run(self) -> Run:
-        rules = Rules(self._tolerance, self.subject.largest_norm)
+        rules = Rules(self._tolerance, self.subject.largest_norm, self._conditioned if self.oracle else None)
         results = [self._case(case, rules) for case in self.cases]
         self._check_rows(results)
         insides = self.subject.insides()
@@ -109,6 +109,14 @@ class _Verification:
     def _tolerance(self, norm: float) -> Tolerance:
         depth = self.expected.depth if self.expected is not None else self.subject.depth
         return self._of_table(depth, norm)
+
+    def _conditioned(self, case: Case, output: str) -> float:
+        assert self.oracle is not None
+        assert self.expected is not None
+        if self.options.rtol is not None:
+            return self.options.rtol
+        eps = EPS[self.subject.dtype] / 2
+        return conditioned_tolerance(self.oracle.sensitivity(case.feeds, output, eps), self.expected.depth)
 
     def _of_table(self, depth: int, norm: float = 0.0) -> Tolerance:
         return self.options.tolerance(relative_tolerance(self.subject.format, self.subject.dtype, depth, norm))
@@ -160,10 +168,10 @@ class _Verification:
     def _layers(self, insides: Insides) -> Iterator[LayerResult]:
         if self.subject.osa and not insides.attentions:
             self.notes.append("no call of orthogonal attention can be seen inside the artifact; none was checked")
-        for case in self._chosen(LAYER_KINDS) if insides.attentions else ():
+        for number, case in enumerate(self._chosen(LAYER_KINDS) if insides.attentions else ()):
             self.progress(f"layers, {case.name}")
             yield from check_layers(insides, case, self.subject.osa, self.subject.dtype, "artifact")
-            if self.eager is not None:
+            if self.eager is not None and number == 0:
                 yield from check_layers(EagerInsides(self.eager, case.feeds), case, {}, self.subject.dtype, "eager")
 
     def _chosen(self, kinds: Sequence[str]) -> list[Case]:
@@ -186,7 +194,8 @@ class _Verification:
         units = tuple(check_units(insides, eager, oracle, case, tolerance))
         if not units:
             self.notes.append("no part of the artifact could be matched with a part of the checkpoint's model")
-        good = all(x.passed for x in (*self.checks, *units, *layers)) and all(r.verdict != "fail" for r in results)
+        good = all(check.passed for check in self.checks) and all(result.verdict != "fail" for result in results)
+        good = good and all(unit.passed for unit in units) and all(layer.passed for layer in layers)
         if self.options.bisect is None or good or not units:
             return units, None
         self.progress("bisection")

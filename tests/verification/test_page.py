@@ -24,7 +24,7 @@ from osa_runtime.parity.certificate import (
     UnitResult,
     read_certificate,
 )
-from osa_runtime.verification.page import write_page
+from osa_runtime.verification.page.document import write_page
 
 pytest.importorskip("matplotlib")
 

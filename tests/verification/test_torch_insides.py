@@ -18,9 +18,9 @@ from osa_runtime.models import EncoderConfig, SkiplessEncoder, SkiplessViT, ViTC
 from osa_runtime.nn import OrthogonalSelfAttention
 from osa_runtime.ops import reference
 from osa_runtime.parity import relative_tolerance
-from osa_runtime.verification.insides import Array, Core, Insides
-from osa_runtime.verification.pt2_insides import Pt2Insides
-from osa_runtime.verification.torchscript_insides import TorchScriptInsides
+from osa_runtime.verification.inside.insides import Array, Core, Insides
+from osa_runtime.verification.inside.pt2_insides import Pt2Insides
+from osa_runtime.verification.inside.torchscript_insides import TorchScriptInsides
 
 INSIDES = {"pt2": (Pt2Insides, "model.pt2"), "torchscript": (TorchScriptInsides, "model.pt")}
 SIZES = {"dim": 16, "depth": 1, "heads": 4, "alpha": 0.3}

@@ -14,7 +14,7 @@ from osa_runtime.nn.projection import ProjectedAttention
 from osa_runtime.ops import attention
 from osa_runtime.ops.interception import intercept
 from osa_runtime.verification.eager import Eager
-from osa_runtime.verification.insides import Array, Core, Insides
+from osa_runtime.verification.inside.insides import Array, Core, Insides
 
 Inputs = tuple[Array, ...]
 

@@ -61,6 +61,13 @@ class Insides(ABC):
         ``v`` has the shape of ``core.v``.
         """
 
+    def overflow(self, unit: str, inputs: Sequence[Array]) -> str | None:  # noqa: ARG002 - for those that can tell
+        """Of a half-precision unit on these inputs: a value inside it that is beyond the type's range, if there is one.
+
+        Where a runtime computes in float32 and only says that it computes in half precision, the output does not tell.
+        """
+        return None
+
     def write_unit(self, unit: str, inputs: Sequence[Array], folder: Path) -> tuple[str, dict[str, Array]]:
         """Write the unit as a model of its own; the name of the file, and its inputs by name (in order, for torch)."""
         raise RunError(f"{unit} with its {len(inputs)} inputs cannot be written to {folder} on its own.")

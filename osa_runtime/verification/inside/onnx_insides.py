@@ -20,8 +20,8 @@ from osa_runtime.errors import RunError
 from osa_runtime.exporters.functions import DOMAIN
 from osa_runtime.exporters.onnx_reading import read_onnx
 from osa_runtime.exporters.onnx_tensors import input_specs
-from osa_runtime.verification.insides import Array, Core, Insides
-from osa_runtime.verification.onnx_slicing import GraphIndex, reads
+from osa_runtime.verification.inside.insides import Array, Core, Insides
+from osa_runtime.verification.inside.onnx_slicing import GraphIndex, reads
 
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
 
@@ -65,6 +65,19 @@ class OnnxInsides(Insides):
                 raise RunError(f"{unit} takes a mask ({at.mask}), but none was given.")
             known[at.mask] = inputs[1]
         return self._run(known, self._placeholders(inputs[0]), [at.out])[0]
+
+    def overflow(self, unit: str, inputs: Sequence[Array]) -> str | None:
+        """ONNX Runtime's CPU provider computes half precision in float32; values that are asked for are rounded."""
+        at = self._boundaries[unit]
+        known = dict(zip((name for name in (at.x, at.mask) if name is not None), inputs, strict=False))
+        makers = sorted(self._index.between(set(known), [at.out]))
+        names = [name for i in makers for name in self._index.nodes[i].output]
+        halves = [name for name in names if self._index.types.get(name) == TensorProto.FLOAT16]
+        for name, value in zip(halves, self._run(known, self._placeholders(inputs[0]), halves), strict=True):
+            broken = int(np.count_nonzero(~np.isfinite(value)))
+            if broken:
+                return f"{name} is beyond the range of fp16: {broken} of {value.size} values are NaN or Inf"
+        return None
 
     def cores_of(self, attentions: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Core]:
         wanted = [self._named(self._calls[name]) for name in attentions]
@@ -190,12 +203,21 @@ def _boundary(index: GraphIndex, inside: set[int]) -> Boundary | None:
     read = {name for i in inside for name in reads(index.nodes[i])} - made - set(index.weights)
     out = [name for name in made & read_outside if index.types.get(name) in FLOATS]
     tensors = [name for name in read if index.types.get(name) in FLOATS]
-    masks = [name for name in read if index.types.get(name) == TensorProto.BOOL]
+    masks = _mask_inputs(index, read)
     if not tensors:  # an embedding of token ids
-        tensors = [name for name in read if name in index.inputs and name not in masks]
-    if len(out) != 1 or len(tensors) != 1 or len(masks) > 1:
+        tensors = [name for name in read if name in index.inputs and index.types.get(name) != TensorProto.BOOL]
+    if len(out) != 1 or len(tensors) != 1 or masks is None or len(masks) > 1:
         return None
-    return Boundary(tensors[0], masks[0] if masks else None, out[0])
+    return Boundary(tensors[0], next(iter(masks), None), out[0])
+
+
+def _mask_inputs(index: GraphIndex, read: set[str]) -> set[str] | None:
+    """The inputs of the graph that the booleans come from which a unit reads; None where they come from elsewhere."""
+    booleans = [name for name in read if index.types.get(name) == TensorProto.BOOL]
+    makers = index.between(set(), booleans)
+    sources = {name for i in makers for name in reads(index.nodes[i])} | set(booleans)
+    inputs = {name for name in sources if name in index.inputs}
+    return inputs if all(index.types.get(name) == TensorProto.BOOL for name in inputs) else None
 
 
 def _text(error: Exception) -> str:

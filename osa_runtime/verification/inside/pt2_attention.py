@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch.fx import Graph, Node
 
-from osa_runtime.verification.pt2_parts import solvable
-from osa_runtime.verification.pt2_regions import Region, Unit
+from osa_runtime.verification.inside.pt2_parts import solvable
+from osa_runtime.verification.inside.pt2_regions import Region, Unit
 
 aten = torch.ops.aten
 

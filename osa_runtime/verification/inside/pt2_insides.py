@@ -15,11 +15,11 @@ from osa_runtime.exporters.interface import Interface
 from osa_runtime.exporters.progress import Progress
 from osa_runtime.exporters.pt2_export import export_pt2
 from osa_runtime.runtime.torch_files import read_pt2
-from osa_runtime.verification.insides import Array, Core, Insides
-from osa_runtime.verification.pt2_attention import Attention, find_attention
-from osa_runtime.verification.pt2_parts import Beginning, Part
-from osa_runtime.verification.pt2_regions import Unit, find_regions, find_units
-from osa_runtime.verification.torch_arrays import check_known, ordered, running, to_array, to_tensor
+from osa_runtime.verification.inside.insides import Array, Core, Insides
+from osa_runtime.verification.inside.pt2_attention import Attention, find_attention
+from osa_runtime.verification.inside.pt2_parts import Beginning, Part
+from osa_runtime.verification.inside.pt2_regions import Unit, find_regions, find_units
+from osa_runtime.verification.inside.torch_arrays import check_known, ordered, running, to_array, to_tensor
 
 
 class Pt2Insides(Insides):

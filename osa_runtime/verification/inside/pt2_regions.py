@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, Node
 
-from osa_runtime.verification.closed_layers import is_closed
-from osa_runtime.verification.pt2_parts import solvable
+from osa_runtime.verification.inside.closed_layers import is_closed
+from osa_runtime.verification.inside.pt2_parts import solvable
 
 
 @dataclass

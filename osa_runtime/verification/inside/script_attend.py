@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from osa_runtime.verification.script_calls import Graph, GraphValue
-from osa_runtime.verification.script_recording import attention_call
+from osa_runtime.verification.inside.script_calls import Graph, GraphValue
+from osa_runtime.verification.inside.script_recording import attention_call
 
 # The places of q, k, v and mask among the inputs of the call; the function itself comes first, the scale fourth.
 GIVEN = {"q": 1, "k": 2, "v": 3, "mask": 5}

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from osa_runtime.errors import RunError
-from osa_runtime.verification.script_calls import Graph, GraphNode, GraphValue
+from osa_runtime.verification.inside.script_calls import Graph, GraphNode, GraphValue
 
 OUTPUT, CORE = "verification_output", "verification_core"
 

@@ -10,11 +10,11 @@ import torch
 
 from osa_runtime.exporters.quiet import quiet
 from osa_runtime.runtime.torch_files import read_torchscript
-from osa_runtime.verification.insides import Array, Core, Insides
-from osa_runtime.verification.script_attend import attend_function
-from osa_runtime.verification.script_calls import ScriptCalls
-from osa_runtime.verification.script_recording import CORE, OUTPUT, Recorder, attention_call, recorded, recording
-from osa_runtime.verification.torch_arrays import check_known, ordered, running, to_array, to_tensor
+from osa_runtime.verification.inside.insides import Array, Core, Insides
+from osa_runtime.verification.inside.script_attend import attend_function
+from osa_runtime.verification.inside.script_calls import ScriptCalls
+from osa_runtime.verification.inside.script_recording import CORE, OUTPUT, Recorder, attention_call, recorded, recording
+from osa_runtime.verification.inside.torch_arrays import check_known, ordered, running, to_array, to_tensor
 
 
 class TorchScriptInsides(Insides):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from osa_runtime.parity.certificate import Certificate
-from osa_runtime.verification.page_markup import Html, tag
+from osa_runtime.verification.page.markup import Html, tag
 
 
 def cards(certificate: Certificate) -> Html:

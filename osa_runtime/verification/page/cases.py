@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from osa_runtime.parity.certificate import Certificate, OutputResult
-from osa_runtime.verification.page_markup import Figure, Html, badge, folded, number, table, tag, times
-from osa_runtime.verification.page_parties import judged_error, other_name, outputs, portion, relative, share
+from osa_runtime.verification.page.markup import Figure, Html, badge, folded, number, table, tag, times
+from osa_runtime.verification.page.parties import judged_error, other_name, outputs, portion, relative, share
 
 METRICS = {"max_abs": "max abs", "max_rel": "max rel", "rms": "RMS, relative", "cosine": "1 − cosine"}
 ULPS = {"ulp_p50": "ULP p50", "ulp_p99": "ULP p99", "ulp_max": "ULP max"}

@@ -9,19 +9,19 @@ from pathlib import Path
 
 from osa_runtime.atomic import atomic_file
 from osa_runtime.parity.certificate import Certificate
-from osa_runtime.verification.page_cards import cards
-from osa_runtime.verification.page_cases import cases_table, metrics_table
-from osa_runtime.verification.page_figure import require_matplotlib
-from osa_runtime.verification.page_finite import finite
-from osa_runtime.verification.page_heads import heads_plots
-from osa_runtime.verification.page_markup import Html, join, section, tag
-from osa_runtime.verification.page_parts import units_plot
-from osa_runtime.verification.page_results import bisection_facts, checks_table, layers_table, units_table
-from osa_runtime.verification.page_rules import reproduction, rule
-from osa_runtime.verification.page_sizes import sizes_plot
-from osa_runtime.verification.page_spread import histogram_plot
-from osa_runtime.verification.page_style import STYLE
-from osa_runtime.verification.page_summary import summary, title
+from osa_runtime.verification.page.cards import cards
+from osa_runtime.verification.page.cases import cases_table, metrics_table
+from osa_runtime.verification.page.figure import require_matplotlib
+from osa_runtime.verification.page.finite import finite
+from osa_runtime.verification.page.heads import heads_plots
+from osa_runtime.verification.page.markup import Html, join, section, tag
+from osa_runtime.verification.page.parts import units_plot
+from osa_runtime.verification.page.results import bisection_facts, checks_table, layers_table, units_table
+from osa_runtime.verification.page.rules import reproduction, rule
+from osa_runtime.verification.page.sizes import sizes_plot
+from osa_runtime.verification.page.spread import histogram_plot
+from osa_runtime.verification.page.style import STYLE
+from osa_runtime.verification.page.summary import summary, title
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # a browser would refuse whatever else slipped in
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from osa_runtime.errors import MissingDependencyError
-from osa_runtime.verification.page_markup import Html, tag
+from osa_runtime.verification.page.markup import Html, tag
 
 # Stand-ins, put in place of the page's own colours after drawing: so a plot follows light, dark and print.
 INK, SOFT, FAINT, GRID, PAPER = "#010101", "#020202", "#030303", "#040404", "#050505"

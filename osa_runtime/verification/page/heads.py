@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from osa_runtime.parity.certificate import Certificate, LayerResult
-from osa_runtime.verification import page_figure as paint
-from osa_runtime.verification.page_heat_map import (
+from osa_runtime.verification.page import figure as paint
+from osa_runtime.verification.page.heat_map import (
     DEFECT,
     ERROR,
     STRETCH,
@@ -20,8 +20,8 @@ from osa_runtime.verification.page_heat_map import (
     heat_map,
     most_heads,
 )
-from osa_runtime.verification.page_markup import Html, folded, join
-from osa_runtime.verification.page_parties import worst_error, worst_stretch
+from osa_runtime.verification.page.markup import Html, folded, join
+from osa_runtime.verification.page.parties import worst_error, worst_stretch
 
 OTHER = (paint.OTHER, "s", 3.2)
 MARKERS = {"artifact": (paint.ARTIFACT, "o", 4.5), "eager": OTHER, "reference": OTHER}

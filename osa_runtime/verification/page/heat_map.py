@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from osa_runtime.parity.certificate import LayerResult
-from osa_runtime.verification import page_figure as paint
+from osa_runtime.parity.tolerances import DEFECT_SHARE, STRETCH_SHARE
+from osa_runtime.verification.page import figure as paint
 
-DEFECT, STRETCH, ERROR = 4.0, 2.0, 1.0  # how many tolerances of a layer each may be
+DEFECT, STRETCH, ERROR = DEFECT_SHARE, STRETCH_SHARE, 1.0  # how many tolerances of a layer each may be
 Layers = Mapping[str, Mapping[str, LayerResult]]  # by party and name
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from osa_runtime.parity.certificate import CaseResult, Certificate, LayerResult, OutputResult
-from osa_runtime.verification.page_markup import times
+from osa_runtime.verification.page.markup import times
 
 
 def other_name(certificate: Certificate) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from osa_runtime.parity.certificate import Certificate, UnitResult
-from osa_runtime.verification import page_figure as paint
-from osa_runtime.verification.page_markup import Html
-from osa_runtime.verification.page_parties import other_name
+from osa_runtime.verification.page import figure as paint
+from osa_runtime.verification.page.markup import Html
+from osa_runtime.verification.page.parties import other_name
 
 MOST_LABELS = 80
 ROOM = 110  # characters side by side under a plot

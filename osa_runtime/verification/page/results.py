@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from osa_runtime.parity.certificate import Certificate
-from osa_runtime.verification.page_markup import (
+from osa_runtime.verification.page.markup import (
     Figure,
     Html,
     folded,
@@ -12,7 +12,7 @@ from osa_runtime.verification.page_markup import (
     table,
     tag,
 )
-from osa_runtime.verification.page_parties import (
+from osa_runtime.verification.page.parties import (
     largest_norm,
     other_name,
     worst_defect,

@@ -7,9 +7,9 @@ from typing import Any
 
 from osa_runtime.parity.certificate import Certificate
 from osa_runtime.parity.tolerances import HARMLESS_NORM, LOST, SHARE
-from osa_runtime.verification.page_cards import name_of
-from osa_runtime.verification.page_markup import Html, join, number, tag
-from osa_runtime.verification.page_parties import other_name, outputs, tolerances
+from osa_runtime.verification.page.cards import name_of
+from osa_runtime.verification.page.markup import Html, join, number, tag
+from osa_runtime.verification.page.parties import other_name, outputs, tolerances
 
 
 def rule(certificate: Certificate) -> str:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from osa_runtime.parity.certificate import CaseResult, Certificate
-from osa_runtime.verification import page_figure as paint
-from osa_runtime.verification.page_markup import Html
-from osa_runtime.verification.page_parties import judged_error, other_name, relative
+from osa_runtime.verification.page import figure as paint
+from osa_runtime.verification.page.markup import Html
+from osa_runtime.verification.page.parties import judged_error, other_name, relative
 
 
 def sizes_plot(certificate: Certificate) -> Html:

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from osa_runtime.parity.certificate import Certificate
-from osa_runtime.verification import page_figure as paint
-from osa_runtime.verification.page_markup import Html
-from osa_runtime.verification.page_parties import other_name, outputs, tolerances
+from osa_runtime.verification.page import figure as paint
+from osa_runtime.verification.page.markup import Html
+from osa_runtime.verification.page.parties import other_name, outputs, tolerances
 
 
 def histogram_plot(certificate: Certificate) -> Html:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime
 
 from osa_runtime.parity.certificate import Certificate
-from osa_runtime.verification.page_cards import name_of
-from osa_runtime.verification.page_markup import Html, folded, join, number, tag
-from osa_runtime.verification.page_parties import other_name, outputs, portion, share, worst_defect
+from osa_runtime.verification.page.cards import name_of
+from osa_runtime.verification.page.markup import Html, folded, join, number, tag
+from osa_runtime.verification.page.parties import other_name, outputs, portion, share, worst_defect
 
 SHOWN_FAILURES = 12
 LONG = 600  # characters; what is longer scrolls in its own box

@@ -1,0 +1,1 @@
+"""A verification as one self-contained page."""

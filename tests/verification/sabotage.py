@@ -1,0 +1,107 @@
+"""Ways to break an exported model so that it still loads, and signs as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from onnx import helper, numpy_helper
+
+from osa_runtime.artifact import MANIFEST_FILE, describe_files
+
+
+def broken_onnx(artifact: Path, out: Path, breaking: Callable[[onnx.ModelProto], None]) -> Path:
+    """A copy of the artifact with a changed graph, whose manifest has the hash of the changed file."""
+    shutil.copytree(artifact, out)
+    model = onnx.load(out / "model.onnx")
+    breaking(model)
+    onnx.save(model, out / "model.onnx")
+    return signed(out)
+
+
+def broken_torchscript(artifact: Path, out: Path, breaking: Callable[[torch.nn.Module], None]) -> Path:
+    shutil.copytree(artifact, out)
+    module = torch.jit.load(out / "model.pt")
+    with torch.no_grad():
+        breaking(module)
+    torch.jit.save(module, out / "model.pt")
+    return signed(out)
+
+
+def broken_pt2(artifact: Path, out: Path, breaking: Callable[[dict[str, torch.Tensor]], None]) -> Path:
+    shutil.copytree(artifact, out)
+    program = torch.export.load(out / "model.pt2")
+    with torch.no_grad():
+        breaking(program.state_dict)
+    torch.export.save(program, out / "model.pt2")
+    return signed(out)
+
+
+def signed(folder: Path, **changes: Any) -> Path:
+    path = folder / MANIFEST_FILE
+    manifest = json.loads(path.read_text())
+    manifest["files"] = describe_files(folder)
+    path.write_text(json.dumps(manifest | changes))
+    return folder
+
+
+def change_weight(model: onnx.ModelProto, name: str, change: Callable[[np.ndarray], np.ndarray]) -> None:
+    tensor = next(t for t in model.graph.initializer if t.name == name)
+    array = numpy_helper.to_array(tensor)
+    tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(change(array.copy())).astype(array.dtype), name))
+
+
+def perturb(array: np.ndarray) -> np.ndarray:
+    array[1, 2] += 1e-3
+    return array
+
+
+def poison(array: np.ndarray) -> np.ndarray:
+    array[0, 0] = np.nan
+    return array
+
+
+def double_scale(model: onnx.ModelProto, layer: str) -> None:
+    """Of one layer only: layers may share the constant."""
+    node = next(n for n in model.graph.node if n.name == f"{layer}/OrthogonalAttention")
+    tensor = next(t for t in model.graph.initializer if t.name == node.input[3])
+    model.graph.initializer.append(numpy_helper.from_array(2 * numpy_helper.to_array(tensor), "doubled"))
+    node.input[3] = "doubled"
+
+
+def drop_squaring(model: onnx.ModelProto) -> None:
+    """One doubling fewer than the scaling divided by. A stays orthogonal, but it is exp(S/2)."""
+    function = next(f for f in model.functions if f.name == "DoubledExpm1")
+    one = helper.make_node("Constant", [], ["one"], value_int=1)
+    fewer = helper.make_node("Sub", [function.input[1], "one"], ["fewer"])
+    loop = next(node for node in function.node if node.op_type == "Loop")
+    loop.input[0] = "fewer"
+    nodes = [one, fewer, *function.node]
+    del function.node[:]
+    function.node.extend(nodes)
+
+
+def rename_output(model: onnx.ModelProto, new: str) -> None:
+    old = model.graph.output[0].name
+    model.graph.output[0].name = new
+    for node in model.graph.node:
+        node.output[:] = [new if name == old else name for name in node.output]
+
+
+def fix_batch(model: onnx.ModelProto, size: int) -> None:
+    for value in (*model.graph.input, *model.graph.output):
+        dimension = value.type.tensor_type.shape.dim[0]
+        dimension.ClearField("dim_param")
+        dimension.dim_value = size
+
+
+def overflow(model: onnx.ModelProto, layer: str) -> None:
+    """The same function in exact arithmetic (the bias is zero): up before the activation, down after it."""
+    change_weight(model, f"{layer}.mlp.expand/MatMul.weight", lambda w: w * 2.0**15)
+    change_weight(model, f"{layer}.mlp.contract/MatMul.weight", lambda w: w * 2.0**-15)
