@@ -35,11 +35,12 @@ help: ## show this list
 install: $(STAMP) ## create .venv with everything in it (ORT=cpu for the CPU wheel of ONNX Runtime)
 	@echo "$(VENV) is ready; ONNX Runtime: $(ORT)"
 
-demo: $(STAMP) ## train a skipless OSA transformer on handwritten digits, export, inspect and run it, on the CPU
+demo: $(STAMP) ## train a skipless OSA transformer on handwritten digits, export, inspect, verify and run it, on the CPU
 	$(BIN)/osa train digits --out runs/digits --force
 	$(BIN)/osa export runs/digits --out runs/digits-onnx --force
 	$(BIN)/osa inspect runs/digits-onnx --graph runs/digits-onnx.png
 	$(BIN)/python examples/read_digits.py runs/digits-onnx
+	$(BIN)/osa verify runs/digits-onnx --against runs/digits --certify --html runs/digits-report.html
 
 test: $(STAMP) ## run all tests
 	$(TEST_ENV) $(BIN)/python -m pytest $(PYTEST_ARGS)

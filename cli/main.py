@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -13,7 +15,7 @@ from osa_runtime.cli.compare import compare
 from osa_runtime.cli.data import app as data
 from osa_runtime.cli.doctor import doctor
 from osa_runtime.cli.export import export
-from osa_runtime.cli.inspect import inspect
+from osa_runtime.cli.inspect import inspect as inspect_model
 from osa_runtime.cli.run import run as run_model
 from osa_runtime.cli.serve import serve
 from osa_runtime.cli.train import train
@@ -31,16 +33,23 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-app.command()(train)
+
+def _add(command: Callable[..., None], name: str | None = None) -> None:
+    """A paragraph of a docstring is wrapped for the source; here it becomes one line, which the terminal wraps."""
+    paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
+    app.command(name, help="\n\n".join(" ".join(paragraph.splitlines()) for paragraph in paragraphs))(command)
+
+
+_add(train)
 app.add_typer(data, name="data")
-app.command()(export)
-app.command()(inspect)
-app.command("run")(run_model)
-app.command()(verify)
-app.command()(compare)
-app.command()(bench)
-app.command()(serve)
-app.command()(doctor)
+_add(export)
+_add(inspect_model)
+_add(verify)
+_add(compare)
+_add(run_model)
+_add(bench)
+_add(serve)
+_add(doctor)
 
 
 def _show_version(wanted: bool) -> None:
@@ -60,15 +69,19 @@ def osa(
 
     [bold]Start here[/bold]
 
-    [cyan]osa doctor[/cyan]                                what this machine can run
+    [cyan]osa doctor[/cyan]                                    what this machine can run
 
-    [cyan]osa train digits --out runs/digits[/cyan]        a first model, on the CPU
+    [cyan]osa train digits --out runs/digits[/cyan]            a first model, on the CPU
 
-    [cyan]osa export runs/digits --out digits-onnx[/cyan]  a folder to deploy
+    [cyan]osa export runs/digits --out digits-onnx[/cyan]      a folder to deploy
 
-    [cyan]osa inspect digits-onnx[/cyan]                   what is in it
+    [cyan]osa inspect digits-onnx[/cyan]                       what is in it
 
-    [cyan]osa run digits-onnx --input seven.png[/cyan]     ask it
+    [cyan]osa verify digits-onnx --against runs/digits[/cyan]  prove it
+
+    [cyan]osa run digits-onnx --input seven.png[/cyan]         ask it
+
+    [cyan]osa serve digits-onnx[/cyan]                         put it behind an endpoint
 
     Every command explains itself and shows examples: [cyan]osa COMMAND --help[/cyan]
     """
