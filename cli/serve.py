@@ -46,7 +46,7 @@ def serve(
     ] = False,
     threads: Annotated[
         int | None,
-        typer.Option(min=1, help="Threads per model.", show_default="as the runtime likes", rich_help_panel=RUN),
+        typer.Option(min=1, help="Threads per model.", show_default="all cores but one", rich_help_panel=RUN),
     ] = None,
     max_batch: Annotated[int, typer.Option(min=1, help="Rows per run at most.", rich_help_panel=BATCHING)] = 32,
     max_delay_ms: Annotated[

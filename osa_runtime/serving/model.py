@@ -56,7 +56,7 @@ def open_model(name: str, version: int, folder: Path, settings: ServerSettings) 
         check_certificate(artifact)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the note on a fallback goes to the log
-        session = load(folder, settings.device, threads=settings.threads, allow_fallback=settings.allow_fallback)
+        session = load(folder, settings.device, threads=settings.model_threads, allow_fallback=settings.allow_fallback)
     interface = manifest_interface(artifact.manifest, str(folder / MANIFEST_FILE))
     plan, layers = BatchPlan(interface), layer_summary(folder)
     opened = OpenedModel(name, version, folder, fingerprint, session, artifact.manifest, interface, plan, layers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -60,6 +61,11 @@ class ServerSettings:
             raise InputError("--tls-certificate and --tls-key go together; give both or neither.")
         if self.token is not None and len(self.token) < 16:
             raise InputError(f"The token has {len(self.token)} characters, expected at least 16.")
+
+    @property
+    def model_threads(self) -> int:
+        """One core stays free for the server: between runs ONNX Runtime's threads wait by spinning."""
+        return self.threads or max(1, (os.cpu_count() or 1) - 1)
 
     @property
     def is_open(self) -> bool:

@@ -216,6 +216,20 @@ def test_a_client_that_leaves_takes_its_request_along(exported: Exported) -> Non
         assert metric(server.http, "osa_serve_inferences_total{") == 1
 
 
+def test_a_grpc_deadline_takes_its_request_along(exported: Exported) -> None:
+    folder = exported("vit", "onnx")
+    with ServerProcess(folder, "--max-delay-ms", "1500") as server:
+        client = grpcclient.InferenceServerClient(server.grpc)
+        tensor = grpcclient.InferInput("images", [1, 1, 8, 8], "FP32")
+        tensor.set_data_from_numpy(feeds("vit", 1)["images"])
+        with pytest.raises(InferenceServerException, match="Deadline Exceeded"):
+            client.infer(folder.name, [tensor], client_timeout=0.3)
+        wait_until(lambda: metric(server.http, 'osa_serve_failures_total{model="vit-onnx",status="499"') == 1)
+        assert client.infer(folder.name, [tensor]).as_numpy("logits").shape == (1, 10)
+        assert metric(server.http, "osa_serve_inferences_total{") == 1
+        client.close()
+
+
 def test_a_full_queue_says_when_to_come_back(exported: Exported) -> None:
     folder = exported("vit", "onnx")
     with ServerProcess(folder, "--max-delay-ms", "2000", "--max-queue", "1") as server:

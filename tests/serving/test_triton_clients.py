@@ -269,3 +269,45 @@ def test_grpc_takes_typed_contents(server: ServerProcess, exported: Exported) ->
         answer = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer(message)
     logits = np.frombuffer(answer.raw_output_contents[0], "<f4").reshape(3, 3)
     np.testing.assert_allclose(logits, expected(exported, "encoder", arrays), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
+def test_grpc_messages_may_be_compressed(server: ServerProcess, algorithm: str) -> None:
+    client = Client(grpcclient, server.grpc)
+    arrays = feeds("vit", 8)
+    packed = client.calls.infer("vit", client.inputs(arrays), compression_algorithm=algorithm)
+    plain = client.calls.infer("vit", client.inputs(arrays))
+    np.testing.assert_allclose(packed.as_numpy("logits"), plain.as_numpy("logits"), rtol=1e-5, atol=1e-6)
+    client.calls.close()
+
+
+@pytest.mark.parametrize(("rows", "message"), [(3000, "bytes, expected at most"), (9000, "limit of this server")])
+def test_grpc_messages_have_limits(server: ServerProcess, rows: int, message: str) -> None:
+    client = Client(grpcclient, server.grpc)
+    for _ in range(3):  # the connection stays usable
+        with pytest.raises(InferenceServerException, match=message) as raised:
+            client.calls.infer("vit", client.inputs({"images": np.zeros((rows, 1, 8, 8), np.float32)}))
+        assert raised.value.status() == "StatusCode.RESOURCE_EXHAUSTED"
+        client.calls.infer("vit", client.inputs(feeds("vit")))
+    client.calls.close()
+
+
+def test_grpc_messages_larger_than_the_windows(server: ServerProcess) -> None:
+    """Half a megabyte of ids is many times the default window, and fails only in the model's own check."""
+    client = Client(grpcclient, server.grpc)
+    with pytest.raises(InferenceServerException, match="expected at most 64"):
+        client.calls.infer("encoder", client.inputs({"tokens": np.zeros((8, 8000), np.int64)}))
+    client.calls.close()
+
+
+def test_a_second_grpc_client_and_asyncio(server: ServerProcess) -> None:
+    import asyncio
+
+    aio = pytest.importorskip("tritonclient.grpc.aio")
+
+    async def main() -> list[Any]:
+        async with aio.InferenceServerClient(server.grpc) as calls:
+            tensors = Client(grpcclient, server.grpc).inputs(feeds("vit", 2))
+            return list(await asyncio.gather(*(calls.infer("vit", tensors) for _ in range(40))))
+
+    assert [answer.as_numpy("logits").shape for answer in asyncio.run(main())] == [(2, 10)] * 40
