@@ -21,8 +21,11 @@ def rule(certificate: Certificate) -> str:
     truth = "float64" if any(o.artifact for _, o in outputs(certificate)) else f"the {other_name(certificate)}"
     said = f"An output passes when no value is further from {truth} than {_amount(certificate)}."
     if truth == "float64":
-        said += f" Where {other_name(certificate)} is itself beyond that, the artifact may be {SHARE:g} times as far;"
-        said += f" where it is off by more than {LOST:g}, nothing can be decided."
+        said += (
+            f" Where {other_name(certificate)} is itself beyond that, the artifact may be {SHARE:g} times as far, or"
+        )
+        said += " as far as rounding explains: it is measured in float64 how much a change of the inputs is amplified;"
+        said += f" where {other_name(certificate)} is off by more than {LOST:g}, nothing can be decided."
     return said
 
 
