@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from osa_runtime.artifact import Artifact, sha256
@@ -27,13 +26,15 @@ def check_certificate(artifact: Artifact) -> None:
             raise ArtifactError(f"{path} was written for another {name}: the hashes differ. {REMEDY}")
 
 
-def layer_summary(folder: Path) -> list[dict[str, Any]]:
-    """The orthogonality of each layer, as the certificate has it; empty where there is none that can be read."""
+def layer_summary(artifact: Artifact) -> list[dict[str, Any]]:
+    """The orthogonality of each layer, as the certificate has it; empty where there is none of these files."""
     try:
-        certificate = read_certificate(folder / CERTIFICATE_FILE)
+        certificate = read_certificate(artifact.folder / CERTIFICATE_FILE)
     except OsaError:
         return []
-    return _worst_by_layer(certificate)
+    exported = {name: entry.get("sha256") for name, entry in artifact.manifest.files.items()}
+    certified = certificate.artifact_sha256
+    return _worst_by_layer(certificate) if exported.items() <= certified.items() else []
 
 
 def _worst_by_layer(certificate: Certificate) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import warnings
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from osa_runtime.runtime.interface import Interface, manifest_interface
 from osa_runtime.runtime.session import Session, load
 from osa_runtime.serving.batch_plan import BatchPlan
 from osa_runtime.serving.batcher import Batcher
+from osa_runtime.parity.certificate import CERTIFICATE_FILE
 from osa_runtime.serving.certificates import check_certificate, layer_summary
 from osa_runtime.serving.job import Job
 from osa_runtime.serving.messages import Array
@@ -58,18 +60,22 @@ def open_model(name: str, version: int, folder: Path, settings: ServerSettings) 
         warnings.simplefilter("ignore", RuntimeWarning)  # the note on a fallback goes to the log
         session = load(folder, settings.device, threads=settings.model_threads, allow_fallback=settings.allow_fallback)
     interface = manifest_interface(artifact.manifest, str(folder / MANIFEST_FILE))
-    plan, layers = BatchPlan(interface), layer_summary(folder)
+    plan, layers = BatchPlan(interface), layer_summary(artifact)
     opened = OpenedModel(name, version, folder, fingerprint, session, artifact.manifest, interface, plan, layers)
     _warm_up(opened)
     return opened
 
 
 def read_fingerprint(folder: Path) -> str:
-    """What changes whenever the artifact does: its manifest holds the hashes of all files."""
+    """What changes whenever the artifact does: its manifest holds the hashes of all files but the certificate's."""
+    digest = hashlib.sha256()
     try:
-        return hashlib.sha256((folder / MANIFEST_FILE).read_bytes()).hexdigest()
+        digest.update((folder / MANIFEST_FILE).read_bytes())
+        with contextlib.suppress(FileNotFoundError):
+            digest.update((folder / CERTIFICATE_FILE).read_bytes())
     except OSError as error:
         raise ArtifactError(f"{folder / MANIFEST_FILE} cannot be read: {error}") from error
+    return digest.hexdigest()
 
 
 class ServedModel:

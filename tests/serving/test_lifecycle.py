@@ -285,7 +285,9 @@ def test_tls(exported: Exported, tmp_path: Path) -> None:
         client.close()
 
 
-def certify(folder: Path, *, passed: bool = True, files: dict[str, str] | None = None) -> None:
+def certify(
+    folder: Path, *, passed: bool = True, files: dict[str, str] | None = None, layers: tuple[Any, ...] = ()
+) -> None:
     Certificate(
         kind="verify",
         created="2026-01-01T00:00:00Z",
@@ -295,6 +297,7 @@ def certify(folder: Path, *, passed: bool = True, files: dict[str, str] | None =
         versions={},
         checks=(Check("hash", passed, "as the manifest says"),),
         cases=(),
+        layers=layers,
     ).write(folder / "certificate.json")
 
 
@@ -322,6 +325,23 @@ def test_without_a_certificate_a_model_is_refused(
         open_model("vit", 1, folder, settings)
     certify(folder)
     assert open_model("vit", 1, folder, settings).name == "vit"
+
+
+def test_a_certificate_shows_the_orthogonality_of_its_own_model_only(exported: Exported, tmp_path: Path) -> None:
+    from osa_runtime.parity.certificate import HeadResult, LayerResult
+    from osa_runtime.serving.model import open_model, read_fingerprint
+    from osa_runtime.serving.settings import ServerSettings
+
+    folder = shutil.copytree(exported("vit", "onnx"), tmp_path / "vit")
+    settings = ServerSettings(artifacts=(folder,))
+    before = read_fingerprint(folder)
+    heads = (HeadResult(1e-7, 1.0, 1.0, 2.0, 1e-7), HeadResult(3e-7, 1.0, 1.0, 1.5, 1e-7))
+    layer = LayerResult("blocks.0", "artifact", "random", heads, 3, 2.5, None, 1e-5, True, "")
+    for files, shown in (({"model.onnx": sha256(folder / "model.onnx")}, 1), ({"model.onnx": "0" * 64}, 0)):
+        certify(folder, files=files, layers=(layer,))
+        layers = open_model("vit", 1, folder, settings).layers
+        assert layers == [{"layer": "blocks.0", "defect": 3e-7, "norm": 2.0, "squarings": 3}] * shown
+    assert read_fingerprint(folder) != before  # a watching server takes a new certificate up
 
 
 def test_rows_of_one_batch_do_not_disturb_each_other(exported: Exported) -> None:
