@@ -52,7 +52,12 @@ class Engine:
         longest = self.settings.batching.timeout
 
         def on_done(job: Job) -> None:
-            on_answer(self._answer(model, request, job))
+            try:
+                answer = self._answer(model, request, job)
+            except Exception as error:  # noqa: BLE001 - a fault in counting or tracing leaves nobody waiting
+                self.log.error("answer failed unexpectedly", traceback="".join(traceback.format_exception(error)))
+                answer = as_refusal(error)
+            on_answer(answer)
 
         job = model.job(
             request.inputs,

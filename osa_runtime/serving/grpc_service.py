@@ -121,7 +121,7 @@ class GrpcService:
         return ParseDict(fields, pb.ModelStatisticsResponse())
 
     async def repository_index(self, message: Any) -> Any:
-        rows = await asyncio.to_thread(self.engine.repository.index, message.ready)
+        rows = await self.engine.repository.index(message.ready)
         return ParseDict({"models": rows}, pb.RepositoryIndexResponse())
 
     async def load(self, message: Any) -> Any:

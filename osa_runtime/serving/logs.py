@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from datetime import datetime, timezone
@@ -38,6 +39,6 @@ class Log:
             return
         time = datetime.now(timezone.utc).isoformat(timespec="milliseconds")  # noqa: UP017 - not in Python 3.10
         line = {"time": time, "level": level, "event": event} | {k: v for k, v in fields.items() if v is not None}
-        with self._lock:
+        with self._lock, contextlib.suppress(OSError, ValueError):  # nobody reads the log any more; serve on
             self._stream.write(orjson.dumps(line, default=str).decode() + "\n")
             self._stream.flush()

@@ -31,7 +31,11 @@ class ModelFolders:
             raise InputError(f"{', '.join(twice)} is both an artifact and in {repository}; give each model once.")
 
     def names(self) -> list[str]:
-        return sorted({*self._artifacts, *self._in_repository()})
+        return sorted(self.listing())
+
+    def listing(self) -> dict[str, Versions]:
+        """Every model with its versions that lie on the disk now."""
+        return {name: self.versions(name) for name in self._artifacts} | self._in_repository()
 
     def versions(self, name: str) -> Versions:
         """The versions of a model that lie on the disk now; empty when there is no such model."""

@@ -57,18 +57,16 @@ class Repository:
     def served(self) -> list[ServedModel]:
         return [model for _, entry in sorted(self._entries.items()) for model in entry.models.values()]
 
-    def index(self, ready_only: bool = False) -> list[dict[str, str]]:
+    async def index(self, ready_only: bool = False) -> list[dict[str, str]]:
         """Every model on the disk or in memory, its state, and why it is not ready."""
+        on_disk = await asyncio.to_thread(self._folders.listing)
         rows: list[dict[str, str]] = []
-        for name in sorted({*self._folders.names(), *self._entries}):
+        for name in sorted({*on_disk, *self._entries}):
             entry = self._entries.get(name, Entry())
-            rows += [{"name": name, "version": str(v), "state": READY, "reason": ""} for v in entry.models]
-            if ready_only:
-                continue
-            for version in self._folders.versions(name):
-                if version not in entry.models:
-                    reason = entry.failures.get(version, "unloaded")
-                    rows.append({"name": name, "version": str(version), "state": UNAVAILABLE, "reason": reason})
+            rows += [_row(name, version, READY, "") for version in entry.models]
+            if not ready_only:
+                absent = [version for version in on_disk.get(name, {}) if version not in entry.models]
+                rows += [_row(name, v, UNAVAILABLE, entry.failures.get(v, "unloaded")) for v in sorted(absent)]
         return rows
 
     async def load_all(self) -> None:
@@ -157,6 +155,10 @@ class Repository:
             self._swap(entry, {})
         while self._retiring:
             await asyncio.gather(*self._retiring)
+
+
+def _row(name: str, version: int, state: str, reason: str) -> dict[str, str]:
+    return {"name": name, "version": str(version), "state": state, "reason": reason}
 
 
 def _fingerprints(versions: Versions) -> dict[int, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -85,7 +84,7 @@ class RestRoutes:
         ready_only = (await _body(request)).get("ready", False)
         if not isinstance(ready_only, bool):
             raise BadRequest("ready must be true or false.")
-        return json_response(await asyncio.to_thread(self._engine.repository.index, ready_only))
+        return json_response(await self._engine.repository.index(ready_only))
 
     async def load(self, request: Request) -> Response:
         check_load_parameters(read_parameters((await _body(request)).get("parameters")))

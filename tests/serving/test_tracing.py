@@ -70,3 +70,13 @@ def test_every_inference_is_a_span(exported: Exported, spans: InMemorySpanExport
 def test_without_a_provider_nothing_is_traced(exported: Exported) -> None:
     assert not Tracing().active
     assert len(ask(exported("vit", "onnx"), np.zeros((1, 1, 8, 8), np.float32))) == 1
+
+
+def test_a_fault_in_tracing_leaves_nobody_waiting(exported: Exported, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("the collector is gone")
+
+    monkeypatch.setattr(Tracing, "active", True)
+    monkeypatch.setattr(Tracing, "record", broken)
+    (answer,) = ask(exported("vit", "onnx"), np.zeros((1, 1, 8, 8), np.float32))
+    assert "The server failed (RuntimeError)" in str(answer)
