@@ -16,6 +16,7 @@ from osa_runtime.cli.data import app as data
 from osa_runtime.cli.doctor import doctor
 from osa_runtime.cli.export import export
 from osa_runtime.cli.inspect import inspect as inspect_model
+from osa_runtime.cli.package import app as package
 from osa_runtime.cli.run import run as run_model
 from osa_runtime.cli.serve import serve
 from osa_runtime.cli.train import train
@@ -49,6 +50,7 @@ _add(compare)
 _add(run_model)
 _add(bench)
 _add(serve)
+app.add_typer(package, name="package")
 _add(doctor)
 
 

@@ -1,0 +1,83 @@
+"""``osa package``: exported models as folders that other servers take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+app = typer.Typer(help="Pack exported models for other servers.", no_args_is_help=True, rich_markup_mode="rich")
+
+WHAT, BATCHING, RUN = "What", "Batching", "Where it runs"
+
+
+@app.callback()
+def package() -> None:
+    """Pack exported models for other servers."""
+
+
+@app.command()
+def triton(
+    artifacts: Annotated[list[Path], typer.Argument(help="Exported ONNX folders; each becomes a model of its name.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the model repository.")],
+    backend: Annotated[
+        Literal["onnxruntime", "python"],
+        typer.Option(help="Triton's own ONNX Runtime, or our session with its checks.", rich_help_panel=WHAT),
+    ] = "onnxruntime",
+    name: Annotated[
+        str | None,
+        typer.Option(help="For one artifact: the model's name.", show_default="its folder's", rich_help_panel=WHAT),
+    ] = None,
+    version_number: Annotated[int, typer.Option(min=1, help="The model's version.", rich_help_panel=WHAT)] = 1,
+    warm_up: Annotated[
+        bool,
+        typer.Option(help="Run samples before the model is called ready.", rich_help_panel=WHAT),
+    ] = True,
+    max_batch: Annotated[int, typer.Option(min=1, help="Rows per run at most.", rich_help_panel=BATCHING)] = 32,
+    max_delay_us: Annotated[
+        int, typer.Option(min=0, help="Microseconds to wait for a fuller batch.", rich_help_panel=BATCHING)
+    ] = 0,
+    preferred_batch: Annotated[
+        list[int] | None,
+        typer.Option(min=1, help="A size to wait for; may be repeated.", show_default="none", rich_help_panel=BATCHING),
+    ] = None,
+    instances: Annotated[
+        int, typer.Option(min=1, help="How many runs at the same time, per GPU on CUDA.", rich_help_panel=RUN)
+    ] = 1,
+    threads: Annotated[
+        int | None,
+        typer.Option(min=1, help="Threads per instance.", show_default="chosen by the server", rich_help_panel=RUN),
+    ] = None,
+    device: Annotated[Literal["cpu", "cuda"], typer.Option(help="Where.", rich_help_panel=RUN)] = "cpu",
+    force: Annotated[bool, typer.Option("--force", help="Replace a repository that was packed here before.")] = False,
+) -> None:
+    """Write a model repository for NVIDIA's Triton: configurations, batching, warm-up, models.
+
+    With --backend python the repository carries its own copy of our runtime; Triton's Python then needs numpy and
+    onnxruntime, and every request is checked. Requests share batches where the model's first axis is dynamic.
+
+    [bold]Examples[/bold]
+
+    [cyan]osa package triton digits-onnx --out models[/cyan]        then: tritonserver --model-repository=models
+
+    [cyan]osa package triton digits-onnx --out models --backend python --instances 2[/cyan]
+    """
+    from osa_runtime.packaging.triton_repository import package_triton
+    from osa_runtime.packaging.triton_settings import TritonSettings
+
+    settings = TritonSettings(
+        backend=backend,
+        version=version_number,
+        max_batch=max_batch,
+        preferred=tuple(preferred_batch or ()),
+        max_delay_us=max_delay_us,
+        instances=instances,
+        device=device,
+        threads=threads,
+        warm_up=warm_up,
+    )
+    for model in package_triton(artifacts, out, settings, name=name, replace=force):
+        batches = f"batches of up to {model.max_batch}" if model.max_batch else "one request at a time"
+        typer.echo(f"{model.name} (version {version_number}): {backend} backend, {batches}")
+    typer.echo(f"Serve it with: tritonserver --model-repository={out}")

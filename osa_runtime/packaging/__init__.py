@@ -1,0 +1,5 @@
+"""Exported models packed for servers that nobody here wrote. No torch, no onnx.
+
+triton_repository      a folder that NVIDIA's Triton serves: its layout, its samples, its configuration
+triton_model           what runs inside Triton, in its python backend
+"""

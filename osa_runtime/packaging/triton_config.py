@@ -1,0 +1,111 @@
+"""Triton's configuration of one model, config.pbtxt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from osa_runtime.artifact import TensorSpec
+from osa_runtime.errors import ArtifactError, InputError
+from osa_runtime.packaging.pbtxt import Message, Word, map_entries, to_text
+from osa_runtime.packaging.triton_settings import TritonSettings
+from osa_runtime.packaging.warm_up import Feeds
+from osa_runtime.runtime.interface import Interface
+from osa_runtime.serving.batch_plan import MASK, BatchPlan
+from osa_runtime.serving.datatypes import PROTOCOL_NAMES
+
+KINDS = {"cpu": Word("KIND_CPU"), "cuda": Word("KIND_GPU")}
+THREADS = {"onnxruntime": "intra_op_thread_count", "python": "threads"}
+# TF32 keeps 10 of float32's 23 bits of mantissa; no output would agree with the reference any more.
+FULL_PRECISION = {"name": "cuda", "parameters": map_entries({"use_tf32": "0"})}
+
+
+@dataclass(frozen=True)
+class TritonConfig:
+    """``max_batch`` is 0 for a model that takes one request at a time, and then ``dims`` are whole shapes."""
+
+    name: str
+    interface: Interface
+    settings: TritonSettings
+
+    @property
+    def batch_axis(self) -> str | None:
+        """The axis along which Triton may join requests: dynamic, first everywhere, and 1 row is enough."""
+        axis = BatchPlan(self.interface).batch_axis
+        least = self.interface.axes.get(str(axis), {}).get("min", 1)
+        return axis if isinstance(axis, str) and least <= 1 else None
+
+    @property
+    def max_batch(self) -> int:
+        if self.batch_axis is None:
+            return 0
+        wanted = self.settings.max_batch
+        return min(wanted, self.interface.axes.get(self.batch_axis, {}).get("max", wanted))
+
+    def text(self, samples: Feeds, files: Mapping[str, str]) -> str:
+        """``files`` names the file of each input's warm-up sample, and is empty where there shall be no warm-up."""
+        config: dict[str, Any] = {
+            "name": self.name,
+            "backend": self.settings.backend,
+            "max_batch_size": self.max_batch,
+            "version_policy": {"latest": {"num_versions": 1}},
+            "input": [self._input(spec) for spec in self.interface.inputs],
+            "output": [self._tensor(spec) for spec in self.interface.outputs],
+            "instance_group": [{"count": self.settings.instances, "kind": KINDS[self.settings.device]}],
+        }
+        if self.max_batch:
+            config["dynamic_batching"] = self._batching()
+        if files:
+            config["model_warmup"] = self._warm_up(samples, files)
+        return to_text(config | self._tuning())
+
+    def _input(self, spec: TensorSpec) -> Message:
+        if not spec.shape:
+            raise ArtifactError(
+                f"Input {spec} is a scalar, which Triton cannot pass on; expected at least one axis. "
+                "Export the model with an input of the shape [1]."
+            )
+        entry = dict(self._tensor(spec))
+        if self.settings.backend == "python":
+            # Our session fills in a missing mask, and pads requests of different lengths; NVIDIA's does neither.
+            if spec.name == MASK and spec.dtype == "bool":
+                entry["optional"] = True
+            if self.max_batch and any(isinstance(axis, str) for axis in spec.shape[1:]):
+                entry["allow_ragged_batch"] = True
+        return entry
+
+    def _tensor(self, spec: TensorSpec) -> Message:
+        dims = [axis if isinstance(axis, int) else -1 for axis in spec.shape][1 if self.max_batch else 0 :]
+        entry = {"name": spec.name, "data_type": Word(f"TYPE_{PROTOCOL_NAMES[spec.dtype]}"), "dims": dims or [1]}
+        # Triton knows no empty dims: an output with nothing but the batch axis is [1] to clients.
+        return entry | ({"reshape": {"shape": []}} if self.max_batch and not dims else {})
+
+    def _batching(self) -> Message:
+        for size in self.settings.preferred:
+            if size > self.max_batch:
+                raise InputError(f"--preferred-batch is {size}, but {self.name} takes at most {self.max_batch} rows.")
+        preferred = {"preferred_batch_size": self.settings.preferred} if self.settings.preferred else {}
+        return preferred | {"max_queue_delay_microseconds": self.settings.max_delay_us}
+
+    def _warm_up(self, samples: Feeds, files: Mapping[str, str]) -> Sequence[Message]:
+        skipped = 1 if self.max_batch else 0
+        inputs = {
+            spec.name: {
+                "data_type": Word(f"TYPE_{PROTOCOL_NAMES[spec.dtype]}"),
+                "dims": list(samples[spec.name].shape[skipped:]) or [1],
+                "input_data_file": files[spec.name],
+            }
+            for spec in self.interface.inputs
+        }
+        sizes = {"one row": 1} | ({"full batch": self.max_batch} if self.max_batch > 1 else {})
+        return [{"name": name, "batch_size": size, "inputs": map_entries(inputs)} for name, size in sizes.items()]
+
+    def _tuning(self) -> dict[str, Any]:
+        tuning: dict[str, Any] = {}
+        if self.settings.threads is not None:
+            value = {"string_value": str(self.settings.threads)}
+            tuning["parameters"] = map_entries({THREADS[self.settings.backend]: value})
+        if (self.settings.backend, self.settings.device) == ("onnxruntime", "cuda"):
+            tuning["optimization"] = {"execution_accelerators": {"gpu_execution_accelerator": [FULL_PRECISION]}}
+        return tuning

@@ -1,0 +1,115 @@
+"""The exported model inside Triton's python backend: checked inputs, shared batches, an error for each bad request.
+
+Triton imports this through the file model.py of a model's version, and calls initialize, execute and finalize.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from osa_runtime.errors import ArtifactError, InputError, OsaError
+from osa_runtime.runtime.input_checks import check_inputs
+from osa_runtime.runtime.interface import manifest_interface
+from osa_runtime.runtime.session import load
+from osa_runtime.serving.batch_plan import BatchPlan
+from osa_runtime.serving.execution import execute
+from osa_runtime.serving.job import Job
+from osa_runtime.serving.messages import Array
+from osa_runtime.serving.quick_check import QuickCheck
+
+
+class TritonPythonModel:
+    """One instance of the model, in a process of its own."""
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        self._triton = importlib.import_module("triton_python_backend_utils")
+        folder = Path(args["model_repository"]) / args["model_version"]
+        device = "cpu" if args["model_instance_kind"] == "CPU" else f"cuda:{args['model_instance_device_id']}"
+        try:
+            self._session = load(folder, device, threads=_threads(json.loads(args["model_config"])))
+        except OsaError as error:
+            raise self._triton.TritonModelException(str(error)) from error
+        manifest = self._session.manifest
+        if manifest is None:
+            raise ArtifactError(f"{folder} holds a model without a manifest; package it again.")
+        self._interface = manifest_interface(manifest, str(folder))
+        self._values = manifest.values
+        self._plan = BatchPlan(self._interface)
+        self._quick = QuickCheck(self._interface)
+
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
+        """As many responses as requests, each the answer or the error of its own request."""
+        entries = [self._entry(request) for request in requests]
+        for group in self._groups([entry for entry in entries if isinstance(entry, Job)]):
+            execute(self._session.run, self._plan, group)
+        return [self._response(request, entry) for request, entry in zip(requests, entries, strict=True)]
+
+    def finalize(self) -> None:
+        self._session.close()
+
+    def _entry(self, request: Any) -> Job | Exception:
+        try:
+            return self._job({tensor.name(): tensor.as_numpy() for tensor in request.inputs()})
+        except Exception as error:  # noqa: BLE001 - whatever it was, the other requests of the batch are answered
+            return error
+
+    def _job(self, tensors: dict[str, Array]) -> Job:
+        feeds = self._plan.with_mask(tensors)
+        arrays = feeds if self._quick.passes(feeds) else check_inputs(feeds, self._interface)
+        for name, limits in self._values.items():
+            _check_ids(name, arrays[name], limits)
+        return Job(arrays, self._plan.extent(arrays), _nobody_waits, arrived=0.0, deadline=math.inf)
+
+    def _groups(self, jobs: Sequence[Job]) -> list[list[Job]]:
+        """Requests that may share a run: Triton hands over lengths that are too different to be padded."""
+        groups: list[list[Job]] = []
+        for job in jobs:
+            fitting = (group for group in groups if all(job.extent.fits(other.extent) for other in group))
+            home = next(fitting, None) if self._plan.can_batch else None
+            if home is None:
+                groups.append([job])
+            else:
+                home.append(job)
+        return groups
+
+    def _response(self, request: Any, entry: Job | Exception) -> Any:
+        error = entry.error if isinstance(entry, Job) else entry
+        if error is not None:
+            return self._triton.InferenceResponse(error=self._error(error))
+        assert isinstance(entry, Job)
+        wanted = request.requested_output_names()
+        tensors = [self._triton.Tensor(name, array) for name, array in entry.outputs.items() if name in wanted]
+        return self._triton.InferenceResponse(output_tensors=tensors)
+
+    def _error(self, error: Exception) -> Any:
+        text = str(error) if isinstance(error, OsaError) else f"{type(error).__name__}: {error}"
+        kind = self._triton.TritonError
+        return kind(text, kind.INVALID_ARG if isinstance(error, InputError) else kind.INTERNAL)
+
+
+def _check_ids(name: str, array: Array, limits: Mapping[str, int]) -> None:
+    """Ids beyond the model's table would fail in the middle of a batch."""
+    low, high = int(array.min()), int(array.max())
+    if low < limits.get("min", low) or high > limits.get("max", high):
+        raise InputError(f"Input {name} holds ids from {low} to {high}; the model knows {dict(limits)}.")
+
+
+def _threads(config: Mapping[str, Any]) -> int:
+    """What the configuration says, or this instance's share of the cores, of which one is left to Triton itself."""
+    chosen = config.get("parameters", {}).get("threads", {}).get("string_value")
+    if chosen is not None:
+        return int(chosen)
+    instances = sum(int(group.get("count", 1)) for group in config.get("instance_group", [])) or 1
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return max(1, (cores - 1) // instances)
+
+
+def _nobody_waits(job: Job) -> None:
+    """Triton waits for the whole batch, so that nothing happens when one job of it is done."""
