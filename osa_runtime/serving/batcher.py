@@ -2,8 +2,8 @@
 
 While the thread runs a batch, requests queue; when it is free, it takes what has queued: no request waits for
 company, and the busier the server, the larger the batches. ``max_delay`` adds a wait for those who want fuller ones.
-Everything but the run itself happens in the event loop, so that nothing here needs a lock. A model that takes less
-time than handing it to the thread and back runs in the event loop, too.
+Everything but the run itself happens in the event loop, so that nothing here needs a lock. A model that takes hardly
+more time than handing it to the thread and back runs in the event loop, too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from osa_runtime.serving.settings import BatchSettings
 from osa_runtime.serving.statistics import ModelStatistics
 
 SWEEP = 0.05  # seconds between two looks for requests that have waited too long
-BRIEF = 0.0002  # seconds; a run that takes less does not go to the thread
+BRIEF = 0.001  # seconds; a run that takes less does not go to the thread; under load batches grow, and it does
 MEMORY = 0.9  # how much of the usual time of a run is what it was before
 
 
