@@ -14,12 +14,12 @@ import numpy as np
 
 from osa_runtime.artifact import MANIFEST_FILE, Artifact, Manifest
 from osa_runtime.errors import ArtifactError
+from osa_runtime.parity.certificate import CERTIFICATE_FILE
 from osa_runtime.runtime.input_checks import check_inputs
 from osa_runtime.runtime.interface import Interface, manifest_interface
 from osa_runtime.runtime.session import Session, load
 from osa_runtime.serving.batch_plan import BatchPlan
 from osa_runtime.serving.batcher import Batcher
-from osa_runtime.parity.certificate import CERTIFICATE_FILE
 from osa_runtime.serving.certificates import check_certificate, layer_summary
 from osa_runtime.serving.job import Job
 from osa_runtime.serving.messages import Array
