@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
+
+from osa_runtime.errors import InputError
 
 WHERE, MODELS, BATCHING, SAFETY, RUN = "Address", "Models", "Batching", "Safety and limits", "Where it runs"
 
@@ -40,6 +42,13 @@ def serve(
     grpc_port: Annotated[
         int, typer.Option(min=-1, max=65535, help="gRPC; 0 takes a free port, -1 none.", rich_help_panel=WHERE)
     ] = 8001,
+    engine: Annotated[
+        Literal["embedded", "ray"],
+        typer.Option(help="One process, or the replicas of a Ray Serve application.", rich_help_panel=RUN),
+    ] = "embedded",
+    replicas: Annotated[
+        str | None, typer.Option(help="With --engine ray: N, or MIN:MAX to follow the load.", rich_help_panel=RUN)
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, or cuda:1.", rich_help_panel=RUN)] = "cpu",
     allow_fallback: Annotated[
         bool, typer.Option("--allow-fallback", help="Use the CPU where --device cannot be used.", rich_help_panel=RUN)
@@ -92,6 +101,8 @@ def serve(
     [cyan]osa serve --repository models --watch 5[/cyan]     new versions are taken up as they come
 
     [cyan]osa serve digits-onnx --host 0.0.0.0 --token-file token[/cyan]
+
+    [cyan]osa serve digits-onnx --engine ray --replicas 1:4[/cyan]   more than one process; see docs/ray.md
     """
     from osa_runtime.cli.serve_start import run_server
     from osa_runtime.serving.bearer_token import read_token
@@ -116,4 +127,11 @@ def serve(
         batching=BatchSettings(max_batch, max_delay_ms / 1e3, max_queue, timeout),
         limits=Limits(int(max_body_mb * MEGABYTE), int(max_tensor_mb * MEGABYTE)),
     )
+    if engine == "ray":
+        from osa_runtime.cli.serve_ray import run_on_ray
+
+        run_on_ray(settings, replicas or "1", token_file, log_level, log_requests)
+        return
+    if replicas is not None:
+        raise InputError("--replicas goes with --engine ray; the embedded engine is one process.")
     run_server(settings, log_level, log_requests)

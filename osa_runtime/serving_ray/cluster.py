@@ -1,0 +1,87 @@
+"""A Ray for one application: started on this machine, or joined where RAY_ADDRESS names one."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from osa_runtime.errors import ArtifactError, DeviceError, InputError
+from osa_runtime.serving_ray.addresses import Addresses
+from osa_runtime.serving_ray.environment import tune
+from osa_runtime.serving_ray.options import RayOptions
+
+APPLICATION = "osa"
+ADDRESS = "RAY_ADDRESS"
+
+
+class Cluster:
+    """``with Cluster(...) as cluster: cluster.deploy(); ...``; leaving drains the replicas and ends what was begun."""
+
+    def __init__(self, options: RayOptions, addresses: Addresses) -> None:
+        self._options, self._addresses = options, addresses
+        self.joined = bool(os.environ.get(ADDRESS))
+        self._files = tempfile.TemporaryDirectory(prefix="osa-haproxy-", ignore_cleanup_errors=True)
+        tune(Path(self._files.name))
+        import ray  # only now: it reads the environment as it is imported
+        from ray import serve
+
+        self._ray: Any = ray
+        self._serve: Any = serve
+        self._deployed = False
+
+    def __enter__(self) -> Cluster:
+        logging.getLogger("ray.serve").setLevel(logging.WARNING)
+        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.WARNING}
+        if self.joined:
+            self._join(quiet)
+        else:
+            cpus = max(os.cpu_count() or 1, self._cpus(self._options.replica_range()[1]))
+            self._ray.init(num_cpus=cpus, include_dashboard=False, _node_ip_address=self._addresses.node, **quiet)
+        return self
+
+    def _join(self, quiet: dict[str, Any]) -> None:
+        try:
+            self._ray.init(address=os.environ[ADDRESS], **quiet)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise InputError(
+                f"{ADDRESS} is {os.environ[ADDRESS]}, and no Ray can be joined there: {error}. "
+                "Start one, or unset the variable to start one here."
+            ) from error
+        needed, present = self._cpus(self._options.replica_range()[0]), self._ray.cluster_resources().get("CPU", 0)
+        if needed > present:
+            raise DeviceError(f"The replicas need {needed} CPUs, and Ray has {present:g}. Ask for fewer replicas.")
+        if APPLICATION in self._serve.status().applications:
+            raise InputError(f"An application named {APPLICATION} runs on this Ray already; end it first.")
+
+    def _cpus(self, replicas: int) -> int:
+        return replicas * self._options.threads
+
+    def deploy(self) -> None:
+        """Return when every replica answers."""
+        from osa_runtime.serving_ray.app import build_app
+
+        self._serve.start(**self._addresses.serve_options())
+        self._deployed = True
+        try:
+            self._serve.run(build_app(self._options), name=APPLICATION, route_prefix="/")
+        except RuntimeError as error:
+            raise ArtifactError(f"Ray could not start the replicas: {self._reason() or error}") from error
+
+    def _reason(self) -> str:
+        application = self._serve.status().applications.get(APPLICATION)
+        states = application.deployments.values() if application else ()
+        return " ".join(state.message for state in states)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._deployed:
+            self._serve.delete(APPLICATION)
+        if self._deployed and not self.joined:
+            self._serve.shutdown()
+        self._ray.shutdown()
+        self._files.cleanup()

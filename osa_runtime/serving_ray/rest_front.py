@@ -1,0 +1,67 @@
+"""REST in a replica: the embedded server's app, without what one replica cannot answer for all."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from osa_runtime.serving import descriptions
+from osa_runtime.serving.refusals import Refusal
+from osa_runtime.serving.rest_response import Headers, write_error
+from osa_runtime.serving.rest_routes import json_response
+from osa_runtime.serving_ray.one_replica import check_path
+
+
+class RestFront:
+    """``close`` is awaited when Ray ends the replica, after its last request."""
+
+    def __init__(self, app: ASGIApp, close: Callable[[], Awaitable[None]]) -> None:
+        self._app, self._close = app, close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "http":
+            await self._answer(_without_prefix(scope), receive, send)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.shutdown":
+                await self._close()
+            await send({"type": message["type"] + ".complete"})
+            if message["type"] == "lifespan.shutdown":
+                return
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            check_path(scope["path"])
+        except Refusal as refusal:
+            await _send(send, refusal.status, *write_error(refusal))
+            return
+        if scope["path"] == "/v2" and scope["method"] == "GET":
+            await json_response(server_metadata())(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+
+def server_metadata() -> dict[str, object]:
+    metadata = descriptions.server_metadata()
+    return metadata | {"extensions": [name for name in metadata["extensions"] if name != "statistics"]}
+
+
+def _without_prefix(scope: Scope) -> Scope:
+    """Behind a route prefix the app sees the paths that it knows."""
+    prefix = scope.get("root_path", "")
+    if not prefix or not scope["path"].startswith(prefix):
+        return scope
+    raw = scope.get("raw_path") or scope["path"].encode()
+    path = scope["path"][len(prefix) :] or "/"
+    return {**scope, "path": path, "raw_path": raw[len(prefix.encode()) :] or b"/", "root_path": ""}
+
+
+async def _send(send: Send, status: int, headers: Headers, content: bytes) -> None:
+    headers = [*headers, (b"content-length", str(len(content)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": content})

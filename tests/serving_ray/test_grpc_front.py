@@ -1,0 +1,105 @@
+"""gRPC in a replica: every call of the protocol has a method that Ray can find, and refusals carry their code."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from tritonclient.grpc import service_pb2 as pb
+
+from osa_runtime.serving_ray import grpc_stubs
+from osa_runtime.serving_ray.grpc_front import METHODS
+from osa_runtime.serving_ray.options import RayOptions
+from osa_runtime.serving_ray.replica import Replica
+
+
+class Context:
+    """What Ray passes as ``grpc_context``."""
+
+    def __init__(self, **metadata: str) -> None:
+        self._metadata = list(metadata.items())
+        self.code: grpc.StatusCode | None = None
+        self.details = ""
+
+    def invocation_metadata(self) -> list[tuple[str, str]]:
+        return self._metadata
+
+    def set_code(self, code: grpc.StatusCode) -> None:
+        self.code = code
+
+    def set_details(self, details: str) -> None:
+        self.details = details
+
+
+async def started(**options: Any) -> Replica:
+    replica = Replica.__new__(Replica)
+    await Replica.__init__(replica, RayOptions(**options))  # as Ray does
+    return replica
+
+
+def ask(name: str, message: Any, context: Context, **options: Any) -> Any:
+    async def run() -> Any:
+        replica = await started(**options)
+        try:
+            await replica.check_health()
+            return await getattr(replica, name)(message, context)
+        finally:
+            await replica._engine.close()
+
+    return asyncio.run(run())
+
+
+@pytest.fixture
+def artifact(exported: Any) -> str:
+    return str(exported("vit", "onnx"))
+
+
+def test_every_call_of_the_protocol_has_a_method() -> None:
+    assert [name for name in METHODS if not callable(getattr(Replica, name, None))] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "code"),
+    [
+        ("ModelStatistics", pb.ModelStatisticsRequest(), "UNIMPLEMENTED"),
+        ("RepositoryModelLoad", pb.RepositoryModelLoadRequest(model_name="vit"), "UNIMPLEMENTED"),
+        ("RepositoryModelUnload", pb.RepositoryModelUnloadRequest(model_name="vit"), "UNIMPLEMENTED"),
+        ("TraceSetting", pb.TraceSettingRequest(), "UNIMPLEMENTED"),
+        ("ModelMetadata", pb.ModelMetadataRequest(name="nobody"), "NOT_FOUND"),
+        ("ModelInfer", pb.ModelInferRequest(model_name="nobody"), "NOT_FOUND"),
+        ("ModelInfer", pb.ModelInferRequest(model_name="x" * 3000), "RESOURCE_EXHAUSTED"),
+    ],
+    ids=["statistics", "load", "unload", "trace", "metadata of nobody", "inference of nobody", "too large"],
+)
+def test_refusals_carry_code_and_reason(name: str, message: Any, code: str, artifact: str) -> None:
+    context = Context()
+    answer = ask(name, message, context, artifacts=(artifact,), max_body_mb=0.002)
+    assert context.code is grpc.StatusCode[code]
+    assert context.details
+    assert answer.ByteSize() == 0
+
+
+def test_metadata_does_not_promise_statistics(artifact: str) -> None:
+    answer = ask("ServerMetadata", pb.ServerMetadataRequest(), Context(), artifacts=(artifact,))
+    assert "statistics" not in answer.extensions
+
+
+def test_the_token_is_asked_for(artifact: str, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("a-token-of-20-letters")
+    options = {"artifacts": (artifact,), "token_file": str(tmp_path / "token")}
+    refused, taken = Context(), Context(authorization="Bearer a-token-of-20-letters")
+    ask("ServerMetadata", pb.ServerMetadataRequest(), refused, **options)
+    answer = ask("ServerMetadata", pb.ServerMetadataRequest(), taken, **options)
+    assert refused.code is grpc.StatusCode.UNAUTHENTICATED
+    assert taken.code is None
+    assert answer.name == "osa-runtime"
+
+
+def test_messages_survive_pickling() -> None:
+    assert grpc_stubs.SERVICER_FUNCTION == "osa_runtime.serving_ray.grpc_stubs.add_servicer"
+    message = pb.ModelInferRequest(model_name="vit", raw_input_contents=[b"1234"])
+    assert pickle.loads(pickle.dumps(message)) == message
