@@ -12,13 +12,9 @@ from osa_runtime.ops.scaling import most_squarings, reach
 
 
 @script(osa, default_opset=op)
-def SkewNorm(s, s2):
-    """min(‖S‖₁, (‖S²‖_F²/2)^¼), an upper bound of ‖S‖₂ for each skew matrix: (…, 1, 1)."""
-    largest = op.ReduceMax(op.Abs(s2), op.Constant(value_ints=[-2, -1]))
-    unit = s2 / op.Max(largest, op.CastLike(1e-30, s))
-    fourth = op.ReduceSumSquare(unit, op.Constant(value_ints=[-2, -1])) / 2.0
-    by_column = op.ReduceMax(op.ReduceL1(s, op.Constant(value_ints=[-2])), op.Constant(value_ints=[-1]))
-    return op.Min(by_column, op.Sqrt(largest * op.Sqrt(fourth)))
+def SkewNorm(s2):
+    """(‖S²‖_F²/2)^¼, an upper bound of ‖S‖₂ for each skew matrix: (…, 1, 1)."""
+    return op.Sqrt(op.Sqrt(op.ReduceSumSquare(s2, op.Constant(value_ints=[-2, -1])) * 0.5))
 
 
 @script(osa, default_opset=op)
@@ -47,8 +43,7 @@ def dense_functions(choice: FunctionChoice) -> list[onnx.FunctionProto]:
     def SkewExpm1(s):
         """e^S − I of skew matrices, by scaling and squaring."""
         s2 = op.MatMul(s, s)
-        factor, squarings = osa.Scaling(osa.SkewNorm(s, s2), theta=reached, limit=most)
-        e = osa.ScaledExpm1(s * factor, s2 * (factor * factor))
-        return osa.DoubledExpm1(e, squarings)
+        factor, squarings = osa.Scaling(osa.SkewNorm(s2), theta=reached, limit=most, least=0.0)
+        return osa.DoubledExpm1(osa.ScaledExpm1(s, s2, factor), squarings)
 
     return [f.to_function_proto() for f in (SkewNorm, SkewExpm1, SkewExponential, DenseChange)]

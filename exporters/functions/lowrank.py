@@ -1,4 +1,4 @@
-"""The low-rank form: the exponential through the Gram matrix of F = [Q K]."""
+"""The low-rank form: the exponential through the Gram matrix of F = [Q K], block by block, so that F is never formed."""
 
 # functions carry the names they have in the graph
 from __future__ import annotations
@@ -13,55 +13,62 @@ from osa_runtime.ops.scaling import most_squarings, reach
 
 
 @script(osa, default_opset=op)
-def Sheared(f):
-    """[Q K] with K ← K − Q·diag(x), x_j = ⟨q_j, k_j⟩/⟨q_j, q_j⟩: S is the same, and K loses what is parallel to Q."""
-    q, k = op.Split(f, axis=-1, num_outputs=2)
+def Sheared(q, k):
+    """K − Q·diag(x), x_j = ⟨q_j, k_j⟩/⟨q_j, q_j⟩: S is the same, and K loses what is parallel to Q."""
     length = op.ReduceSumSquare(q, op.Constant(value_ints=[-2]))
     parallel = op.ReduceSum(q * k, op.Constant(value_ints=[-2]))
-    zero = op.CastLike(0.0, f)
-    x = op.Where(length > zero, parallel / op.Where(length > zero, length, op.CastLike(1.0, f)), zero)
-    return op.Concat(q, k - q * x, axis=-1)
+    zero = op.CastLike(0.0, q)
+    x = op.Where(length > zero, parallel / op.Where(length > zero, length, op.CastLike(1.0, q)), zero)
+    return k - q * x
 
 
 @script(osa, default_opset=op)
-def Float64Change(f, v, c):
-    """(e^S − I)·V from F = [Q K], computed in float64."""
-    f64 = osa.Sheared(op.Cast(f, to=onnx.TensorProto.DOUBLE))
-    c64 = op.Cast(c, to=onnx.TensorProto.DOUBLE)
-    m, w, balance = osa.GramCore(f64, op.Cast(v, to=onnx.TensorProto.DOUBLE), c64)
-    m2 = op.MatMul(m, m)
-    y = osa.GramSolution(m, m2, w, balance, c64)
-    sound = osa.Amplification(m, m2) <= op.CastLike(FLOAT64_AMPLIFICATION, m)
-    kept = op.Where(sound, y, op.CastLike(op.Constant(value_float=float("nan")), y))
-    return op.Cast(op.MatMul(f64, kept), to=onnx.TensorProto.FLOAT)
+def GramCore(q, k, v, c):
+    """M = GJ and W = FᵀV for the balanced F = [tQ, K/t], and t (…, 1, 1), a power of two.
 
-
-@script(osa, default_opset=op)
-def GramCore(f, v, c):
-    """M = GJ and W = FᵀV for the balanced F = [tQ, K/t], and the balance (…, 2d, 1), t a power of two."""
-    transposed = op.Transpose(f, perm=[0, 1, 3, 2])
-    g = op.MatMul(transposed, f)
-    d = op.Shape(f, start=-1) / 2
-    left, right = op.Split(g, axis=-1, num_outputs=2)
-    q_size = op.ReduceL1(op.Slice(left, [0], d, [-2]), op.Constant(value_ints=[-2, -1]))
-    k_size = op.ReduceL1(
-        op.Slice(right, d, op.Constant(value_ints=[9223372036854775807]), [-2]), op.Constant(value_ints=[-2, -1])
-    )
+    M = c·[[−QᵀK, t²·QᵀQ], [−KᵀK/t², KᵀQ]]
+    """
+    q_columns = op.Transpose(q, perm=[0, 1, 3, 2])
+    k_columns = op.Transpose(k, perm=[0, 1, 3, 2])
+    qq = op.MatMul(q_columns, q)
+    qk = op.MatMul(q_columns, k)
+    kk = op.MatMul(k_columns, k)
+    q_size = op.ReduceL1(op.ReduceL1(qq, op.Constant(value_ints=[-1])), op.Constant(value_ints=[-2]))
+    k_size = op.ReduceL1(op.ReduceL1(kk, op.Constant(value_ints=[-1])), op.Constant(value_ints=[-2]))
     usable = op.And(q_size > 0.0, k_size > 0.0)
-    ratio = op.Where(usable, k_size / q_size, op.CastLike(1.0, f))
-    t = op.Pow(op.CastLike(2.0, f), op.Round(op.Log(ratio) / 2.772588722239781))
-    column = op.Concat(op.Constant(value_ints=[1, 1]), d, op.Constant(value_ints=[1]), axis=0)
-    balance = op.Concat(op.Expand(t, column), op.Expand(op.Reciprocal(t), column), axis=-2)
-    m = c * balance * op.Concat(op.Neg(right) / t, left * t, axis=-1)
-    return m, balance * op.MatMul(transposed, v), balance
+    ratio = op.Where(usable, k_size / q_size, op.CastLike(1.0, q))
+    t = op.Pow(op.CastLike(2.0, q), op.Round(op.Log(ratio) / 2.772588722239781))
+    upper = op.Concat(op.Neg(c) * qk, (c * t * t) * qq, axis=-1)
+    lower = op.Concat(op.Neg(c) / (t * t) * kk, c * op.Transpose(qk, perm=[0, 1, 3, 2]), axis=-1)
+    w = op.Concat(t * op.MatMul(q_columns, v), op.MatMul(k_columns, v) / t, axis=-2)
+    return op.Concat(upper, lower, axis=-2), w, t
 
 
 @script(osa, default_opset=op)
-def Amplification(m, m2):
-    """max_j ‖M e_j‖² / max(‖M² e_j‖^½, 1) for each entry: what a rounding of G is multiplied by. (…, 1, 1)"""
-    square = op.ReduceSumSquare(m, op.Constant(value_ints=[-2]))
-    square2 = op.ReduceSumSquare(m2, op.Constant(value_ints=[-2]))
-    return op.ReduceMax(square / op.Max(op.Sqrt(op.Sqrt(square2)), op.CastLike(1.0, m)), op.Constant(value_ints=[-1]))
+def Amplification(m, squares2):
+    """max_j ‖mⱼ‖² / max(‖m²ⱼ‖^½, 1) over the rows of M and M²: what a rounding of G is multiplied by. (…, 1, 1)
+
+    ``squares2`` has the squared lengths of the rows of M². Rows and columns give the same: M is Hamiltonian.
+    """
+    squares = op.ReduceSumSquare(m, op.Constant(value_ints=[-1]))
+    return op.ReduceMax(
+        squares / op.Max(op.Sqrt(op.Sqrt(squares2)), op.CastLike(1.0, m)), op.Constant(value_ints=[-2])
+    )
+
+
+@script(osa, default_opset=op)
+def Float64Change(q, k, v, c):
+    """(e^S − I)·V computed in float64."""
+    q64 = op.Cast(q, to=onnx.TensorProto.DOUBLE)
+    k64 = osa.Sheared(q64, op.Cast(k, to=onnx.TensorProto.DOUBLE))
+    c64 = op.Cast(c, to=onnx.TensorProto.DOUBLE)
+    m, w, t = osa.GramCore(q64, k64, op.Cast(v, to=onnx.TensorProto.DOUBLE), c64)
+    m2 = op.MatMul(m, m)
+    squares2 = op.ReduceSumSquare(m2, op.Constant(value_ints=[-1]))
+    for_q, for_k = osa.GramSolution(m, m2, squares2, w, t, c64)
+    sound = osa.Amplification(m, squares2) <= op.CastLike(FLOAT64_AMPLIFICATION, m)
+    kept = op.Where(sound, for_q, op.CastLike(op.Constant(value_float=float("nan")), for_q))
+    return op.Cast(op.MatMul(q64, kept) + op.MatMul(k64, for_k), to=onnx.TensorProto.FLOAT)
 
 
 def lowrank_functions(choice: FunctionChoice) -> list[onnx.FunctionProto]:
@@ -69,17 +76,19 @@ def lowrank_functions(choice: FunctionChoice) -> list[onnx.FunctionProto]:
     most = reached * 2.0 ** most_squarings(False)
 
     @script(osa, default_opset=op)
-    def GramSolution(m, m2, w, balance, c):
-        """J·φ₁(M)·W with the balance undone, by scaling and squaring."""
-        first = op.ReduceMax(op.ReduceL1(m, op.Constant(value_ints=[-2])), op.Constant(value_ints=[-1]))
-        second = op.ReduceMax(op.ReduceL1(m2, op.Constant(value_ints=[-2])), op.Constant(value_ints=[-1]))
-        factor, squarings = osa.Scaling(op.Min(first, op.Sqrt(second)), theta=reached, limit=most)
+    def GramSolution(m, m2, squares2, w, t, c):
+        """J·φ₁(M)·W with the balance undone, by scaling and squaring: what Q and what K is multiplied by.
+
+        (‖M²‖_F²/2)^¼ bounds ‖S‖₂, which alone decides the truncation error: F·J·p(GJ)·Fᵀ = S·p(S) for polynomials.
+        """
+        norm = op.Sqrt(op.Sqrt(op.ReduceSum(squares2, op.Constant(value_ints=[-2])) * 0.5))
+        factor, squarings = osa.Scaling(norm, theta=reached, limit=most, least=1.0)
+        phi = osa.ScaledPhi1Minus1(m, m2, factor)
         a = m * factor
-        phi = osa.ScaledPhi1Minus1(a, m2 * (factor * factor))
         scaled = w * factor
         y = osa.DoubledPhi1(a + op.MatMul(phi, a), scaled + op.MatMul(phi, scaled), squarings)
         upper, lower = op.Split(y, axis=-2, num_outputs=2)
-        return c * balance * op.Concat(lower, op.Neg(upper), axis=-2)
+        return (c * t) * lower, (op.Neg(c) / t) * upper
 
     change = BranchingLowRankChange if choice.squarings is None else StraightLowRankChange
     parts = (Sheared, GramCore, Amplification, GramSolution, Float64Change, change)
@@ -91,18 +100,19 @@ def lowrank_functions(choice: FunctionChoice) -> list[onnx.FunctionProto]:
 @script(osa, default_opset=op)
 def BranchingLowRankChange(q, k, v, c):
     """(e^S − I)·V with S = c(QKᵀ − KQᵀ), in float64 where float32 would lose digits."""
-    f = op.Concat(q, k, axis=-1)
-    m, w, balance = osa.GramCore(f, v, c)
+    m, w, t = osa.GramCore(q, k, v, c)
     m2 = op.MatMul(m, m)
-    in_doubt = op.Cast(osa.Amplification(m, m2) > FLOAT32_AMPLIFICATION, to=onnx.TensorProto.FLOAT)
+    squares2 = op.ReduceSumSquare(m2, op.Constant(value_ints=[-1]))
+    in_doubt = op.Cast(osa.Amplification(m, squares2) > FLOAT32_AMPLIFICATION, to=onnx.TensorProto.FLOAT)
     if op.ReduceMax(in_doubt, keepdims=0) > 0.5:
-        change = osa.Float64Change(f, v, c)
+        change = osa.Float64Change(q, k, v, c)
     else:
-        change = op.MatMul(f, osa.GramSolution(m, m2, w, balance, c))
+        for_q, for_k = osa.GramSolution(m, m2, squares2, w, t, c)
+        change = op.MatMul(q, for_q) + op.MatMul(k, for_k)
     return change
 
 
 @script(osa, default_opset=op)
 def StraightLowRankChange(q, k, v, c):
     """(e^S − I)·V with S = c(QKᵀ − KQᵀ), in float64 throughout: a graph without branches cannot choose."""
-    return osa.Float64Change(op.Concat(q, k, axis=-1), v, c)
+    return osa.Float64Change(q, k, v, c)

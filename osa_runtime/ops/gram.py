@@ -72,10 +72,12 @@ def rounding_amplification(m: Tensor, m2: Tensor) -> Tensor:
     return (square / square2.sqrt().sqrt().clamp(min=1.0)).amax(-1)
 
 
-def core_norm(m: Tensor, m2: Tensor) -> Tensor:
-    """min(‖M‖₁, ‖M²‖₁^½): it bounds ‖S‖₂, and the second is sharper where M is not normal."""
-    first, second = m.detach().abs().sum(-2).amax(-1), m2.detach().abs().sum(-2).amax(-1)
-    return torch.minimum(first, second.sqrt())
+def core_norm(m2: Tensor) -> Tensor:
+    """(‖M²‖_F²/2)^¼, an upper bound of ‖S‖₂: 2σ_max⁴ ≤ tr S⁴ = tr M⁴ ≤ ‖M²‖_F².
+
+    ‖S‖₂ alone decides the truncation error, although M is not normal: F·J·p(GJ)·Fᵀ = S·p(S) for every polynomial p.
+    """
+    return (m2.detach().square().sum((-2, -1)) / 2).sqrt().sqrt()
 
 
 def _core_solution(
@@ -83,7 +85,7 @@ def _core_solution(
 ) -> Tensor:
     """J·φ₁(M)·W with the balance undone: (…, m, e)."""
     width = m.size(-1)
-    factor, count = scaling(core_norm(m, m2), reach(approximant, "lowrank", double), squarings, double)
+    factor, count = scaling(core_norm(m2), reach(approximant, "lowrank", double), squarings, double)
     a, a2 = m * factor, m2 * (factor * factor)
     phi1 = pade_phi1(a, a2) if approximant == "pade" else taylor_phi1(a, a2)
     y = double_phi1(phi1 @ a, phi1 @ (w * factor), count)

@@ -38,11 +38,11 @@ def squarings_of(q: Tensor, k: Tensor, scale: Tensor, form: str, approximant: st
     dense = form == "dense" or (form != "lowrank" and q.size(-2) <= 2 * q.size(-1))
     if dense:
         s = skew_matrix(q.to(torch.float64), k.to(torch.float64), c)
-        norm = skew_norm(s, s @ s)
+        norm = skew_norm(s @ s)
     else:
         f = sheared(torch.cat([q, k], -1).to(torch.float64))
         m, _, _ = gram_core(f, f, c)
-        norm = core_norm(m, m @ m)
+        norm = core_norm(m @ m)
     theta = reach(approximant, "dense" if dense else "lowrank", False)
     count = squarings_needed(norm, theta, most_squarings(False))
     return int(count), float(norm.amax())

@@ -13,7 +13,7 @@ from torch.nn.utils import parametrize
 from exponents import normal
 from osa_runtime.errors import ExponentRangeError, ExportError, InputError
 from osa_runtime.exporters import export
-from osa_runtime.exporters.pipeline import _depth
+from osa_runtime.exporters.pipeline import rounding_depth
 from osa_runtime.exporters.runners import artifact_runner
 from osa_runtime.nn import IsometricMLP, OrthogonalSelfAttention
 from osa_runtime.ops import orthogonal_attention
@@ -137,8 +137,8 @@ class Products(nn.Module):
 
 
 def test_the_tolerance_counts_matrices_of_any_kind() -> None:
-    assert _depth(Products()) == 30
-    assert _depth(nn.Identity()) == 4
+    assert rounding_depth(Products()) == 30
+    assert rounding_depth(nn.Identity()) == 4
 
 
 def test_thirty_raw_products_agree(tmp_path: Path) -> None:
