@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import random
 import shutil
 import signal
 import socket
@@ -157,9 +158,11 @@ def _environment() -> dict[str, str]:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Triton takes no port 0; held open together, so that all differ."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in sockets:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in sockets]
+    """Triton takes no port 0. Below 32768 none of them becomes the port of an outgoing connection while it starts."""
+    found: list[int] = []
+    while len(found) < count:
+        port = random.randrange(20000, 32768)
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            found += [port] if port not in found else []
+    return found

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from osa_runtime.errors import ArtifactError, InputError, OsaError
+from osa_runtime.errors import InputError, OsaError
 from osa_runtime.runtime.input_checks import check_inputs
 from osa_runtime.runtime.interface import manifest_interface
 from osa_runtime.runtime.session import load
@@ -37,8 +37,7 @@ class TritonPythonModel:
         except OsaError as error:
             raise self._triton.TritonModelException(str(error)) from error
         manifest = self._session.manifest
-        if manifest is None:
-            raise ArtifactError(f"{folder} holds a model without a manifest; package it again.")
+        assert manifest is not None  # what was loaded is a folder, and has one
         self._interface = manifest_interface(manifest, str(folder))
         self._values = manifest.values
         self._plan = BatchPlan(self._interface)

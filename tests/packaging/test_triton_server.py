@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import triton_process
 from osa_runtime import load
 from osa_runtime.packaging.triton_repository import package_triton
 from osa_runtime.packaging.triton_settings import TritonSettings
@@ -260,6 +261,16 @@ def test_models_are_warm_before_they_are_ready(server: TritonProcess) -> None:
         places = [log.index(f"instance {model}_0_0 is running warmup sample '{sample}'") for sample in samples]
         assert places == sorted(places)
         assert places[-1] < log.index(f"successfully loaded '{model}'")
+
+
+def test_a_server_that_cannot_be_installed_is_a_reason_to_skip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setattr(triton_process, "HOME", tmp_path / "venv")
+    monkeypatch.setattr(triton_process, "STAMP", tmp_path / "venv" / "installed")
+    monkeypatch.setattr(triton_process, "PINS", ("no-such-package-of-osa==1",))
+    with pytest.raises(TritonUnavailable, match="no-such-package-of-osa==1 cannot be installed here: ERROR"):
+        triton_home()
+    assert not (tmp_path / "venv" / "installed").exists()
 
 
 def test_sigterm_ends_the_server_and_its_models(installed: Path, repositories: list[Path]) -> None:
