@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,14 +25,22 @@ class Files:
 
     def check(self) -> None:
         """Before the long work: a name that will not do."""
+        taken: dict[Path, str] = {}
         for flag, path, suffix in (
             ("--report", self.report, ".json"),
             ("--html", self.html, ".html"),
             ("--save-inputs", self.inputs, ".npz"),
             ("--save-outputs", self.outputs, ".npz"),
         ):
-            if path is not None and path.suffix != suffix:
+            if path is None:
+                continue
+            if path.suffix != suffix:
                 raise InputError(f"{flag} is {path}, expected a name that ends in {suffix}.")
+            if path.is_dir():
+                raise InputError(f"{flag} is {path}, which is a folder; expected the name of a file.")
+            other = taken.setdefault(path.absolute(), flag)
+            if other != flag:
+                raise InputError(f"{other} and {flag} are both {path}; expected two names.")
         if self.folder is not None and not self.folder.is_dir():
             raise InputError(f"--certify writes into an exported folder, but {self.folder} is none; use --report.")
 
@@ -86,12 +95,16 @@ def options_of(
         raise InputError("--load-inputs brings its own sizes; leave out --batch and --tokens.")
     if outputs is not None and inputs is None:
         raise InputError("--load-outputs needs the inputs that they belong to: --load-inputs.")
+    for flag, value in (("--rtol", rtol), ("--atol", atol)):
+        if value is not None and not math.isfinite(value):
+            raise InputError(f"{flag} is {value}, expected a finite number of 0 or more.")
     at = Where(*where)
-    cases = None
+    cases, expected = None, None
     if inputs is not None:
         subject = Subject.open(artifact, Where())
         with subject.session:
-            cases = read_cases(inputs, subject.session.inputs)
+            cases = read_cases(inputs, subject.session)
+            expected = read_outputs(outputs, subject.session) if outputs is not None else None
     return VerifyOptions(
         where=at,
         seed=seed,
@@ -100,6 +113,6 @@ def options_of(
         atol=atol,
         rtol=rtol,
         inputs=cases,
-        outputs=read_outputs(outputs) if outputs is not None else None,
+        outputs=expected,
         bisect=bisect,
     )

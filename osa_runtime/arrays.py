@@ -25,11 +25,17 @@ def read_arrays(path: Path) -> Array | dict[str, Array]:
         with path.open("rb") as stream:
             # Pickled objects could run code, so they stay forbidden.
             content = np.load(stream, allow_pickle=False)
-            return {n: content[n] for n in content.files} if isinstance(content, np.lib.npyio.NpzFile) else content
+            found = {n: content[n] for n in content.files} if isinstance(content, np.lib.npyio.NpzFile) else content
     except _UNREADABLE as error:
         raise InputError(
             f"{path} cannot be read as .npy or .npz: {_reason(error)}. Write arrays with numpy.save or numpy.savez."
         ) from error
+    # numpy gives the bytes of a member that is no array.
+    named = found.items() if isinstance(found, dict) else ()
+    other = [name for name, array in named if not isinstance(array, np.ndarray)]
+    if other:
+        raise InputError(f"{path} holds {', '.join(other)}, which is no array. Write arrays with numpy.savez.")
+    return found
 
 
 def write_npz(path: Path, arrays: Mapping[str, Array]) -> None:

@@ -1,11 +1,13 @@
 """The certificate: what was verified, on what, by what, how far it was from the truth, and the verdict.
 
-It is a plain JSON file, and needs nothing but the standard library to be read.
+It is a plain JSON file, and needs nothing but the standard library to be read. A hash of its content shows damage and
+careless editing; it is no signature.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
 from dataclasses import dataclass, field
@@ -14,6 +16,7 @@ from typing import Any, Literal
 
 from osa_runtime.atomic import atomic_file
 from osa_runtime.errors import ArtifactError
+from osa_runtime.parity.typed_json import decode
 
 VERSION = 1
 CERTIFICATE_FILE = "certificate.json"
@@ -136,6 +139,10 @@ class Certificate:
         decided = not self.cases or any(case.verdict == "pass" for case in self.cases)
         return decided and not self.failures()
 
+    @property
+    def verdict(self) -> Literal["pass", "fail"]:
+        return "pass" if self.passed else "fail"
+
     def failures(self) -> list[str]:
         """Everything that failed, most telling first."""
         found = [f"{check.name}: {check.detail}" for check in self.checks if not check.passed]
@@ -151,12 +158,13 @@ class Certificate:
         return dict(self.subject.get("files", {}))
 
     def to_json(self) -> str:
-        content = {"version": VERSION, "verdict": "pass" if self.passed else "fail"} | dataclasses.asdict(self)
-        return json.dumps(_plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        content = _plain({"version": VERSION, "verdict": self.verdict} | dataclasses.asdict(self))
+        return _dump(content | {"sha256": _digest(content)}, indent=2) + "\n"
 
     def write(self, path: Path) -> None:
         with atomic_file(path) as temporary:
-            temporary.write_text(self.to_json(), encoding="utf-8")
+            # A file name that is no UTF-8 has surrogates in Python, for which JSON has an escape.
+            temporary.write_bytes(self.to_json().encode("utf-8", "backslashreplace"))
 
 
 def read_certificate(path: str | Path) -> Certificate:
@@ -170,33 +178,37 @@ def read_certificate(path: str | Path) -> Certificate:
         raise ArtifactError(f"{where} is no certificate: {error}") from error
     try:
         return _certificate(content)
-    except (TypeError, KeyError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise ArtifactError(
             f"{where} is no certificate of version {VERSION} ({error}); verify the artifact again."
         ) from error
 
 
-def _certificate(content: dict[str, Any]) -> Certificate:
+def _certificate(content: Any) -> Certificate:
+    if not isinstance(content, dict) or content.get("version") != VERSION or type(content["version"]) is not int:
+        raise ValueError("it is of another version")
     fields = dict(content)
-    version, verdict = fields.pop("version"), fields.pop("verdict")
-    if version != VERSION:
-        raise ValueError(f"version {version!r}")
-    fields["checks"] = tuple(Check(**item) for item in fields["checks"])
-    fields["cases"] = tuple(
-        CaseResult(**item | {"outputs": tuple(OutputResult(**output) for output in item["outputs"])})
-        for item in fields["cases"]
-    )
-    fields["layers"] = tuple(
-        LayerResult(**item | {"heads": tuple(HeadResult(**head) for head in item["heads"])})
-        for item in fields["layers"]
-    )
-    fields["units"] = tuple(UnitResult(**item) for item in fields["units"])
-    fields["bisection"] = Bisection(**fields["bisection"]) if fields["bisection"] else None
-    fields["notes"] = tuple(fields["notes"])
-    certificate = Certificate(**fields)
-    if verdict != ("pass" if certificate.passed else "fail") or not isinstance(certificate.subject["files"], dict):
+    if fields.pop("sha256", None) != _digest(fields):
+        raise ValueError("it is damaged or was edited: its hash is not that of its content")
+    verdict = fields.pop("verdict", None)
+    del fields["version"]
+    certificate = decode(Certificate, fields)
+    files = certificate.subject.get("files")
+    if not isinstance(files, dict) or not all(isinstance(value, str) for value in files.values()):
+        raise ValueError("it names no files with their hashes")
+    if verdict != certificate.verdict:
         raise ValueError("its verdict is not that of its results")
     return certificate
+
+
+def _digest(content: dict[str, Any]) -> str:
+    """Of the content, whatever its spacing and the order of its fields."""
+    text = _dump(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
+
+
+def _dump(content: Any, **style: Any) -> str:
+    return json.dumps(content, ensure_ascii=False, allow_nan=False, **style)
 
 
 def _plain(value: Any) -> Any:

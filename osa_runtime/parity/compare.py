@@ -51,19 +51,27 @@ def compare(
     same_type: bool = True,
     classes: bool = False,
 ) -> Comparison:
-    """Type, shape, finite values, then max|actual − expected| against the tolerance, subtracted in float64."""
+    """Type, shape, finite values, then max|actual − expected| against the tolerance, subtracted in float64.
+
+    Whole numbers and truth values have to be equal: they are places and decisions, not measurements.
+    """
     wanted = tolerance if isinstance(tolerance, Tolerance) else Tolerance(tolerance)
     reason = _mismatch(actual, expected, same_type)
     if reason is not None:
         return Comparison(False, np.inf, wanted.rtol, reason)
     if actual.size == 0:
         return Comparison(True, 0.0, wanted.rtol, "no values")
+    if actual.dtype.kind in "biu" and not np.array_equal(actual, expected):
+        reason = (
+            f"{int(np.count_nonzero(actual != expected))} of {actual.size} values differ, and no tolerance is for them"
+        )
+        return Comparison(False, np.inf, wanted.rtol, reason)
     metrics = measure(actual, expected, classes=classes)
     largest = float(np.max(np.abs(expected.astype(np.float64))))
     error = wanted.needed(metrics.max_abs, largest)
     beside = f" beside an absolute {wanted.atol:.2g}" if wanted.atol else ""
     reason = f"relative error {error:.2g}, tolerance {wanted.rtol:.2g}{beside}"
-    return Comparison(error <= wanted.rtol, error, wanted.rtol, reason, metrics)
+    return Comparison(bool(error <= wanted.rtol), error, wanted.rtol, reason, metrics)
 
 
 def _mismatch(actual: NDArray[Any], expected: NDArray[Any], same_type: bool) -> str | None:

@@ -11,43 +11,20 @@ padded     sequences of different lengths, with rubbish in the padding
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from osa_runtime.artifact import TensorSpec
-from osa_runtime.errors import InputError
+from osa_runtime.parity.signature import Signature
+from osa_runtime.parity.sizes import all_sizes
 
 Array = NDArray[Any]
 
 FLOAT_KINDS = ("random", "constant", "large", "mixed", "parallel")
 ID_KINDS = ("random", "constant", "parallel")
-BATCHES = (1, 2, 5)
-LONGEST = 1024  # beyond that, a length must be asked for
-
-
-@dataclass(frozen=True)
-class Signature:
-    """The inputs of a model, and what is known of them beyond their shapes."""
-
-    inputs: tuple[TensorSpec, ...]
-    axes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    values: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The dynamic axes, in the order in which they appear; the first is the batch."""
-        found = [axis for spec in self.inputs for axis in spec.shape if isinstance(axis, str)]
-        return tuple(dict.fromkeys(found))
-
-    @property
-    def mask(self) -> str | None:
-        return next((spec.name for spec in self.inputs if spec.dtype == "bool"), None)
-
-    def limit(self, axis: str) -> int | None:
-        return self.axes.get(axis, {}).get("max")
 
 
 @dataclass(frozen=True)
@@ -75,7 +52,7 @@ def sweep(
 
     ``width`` is the size d of a head: lengths below and above 2d take different ways through the model.
     """
-    sizes = _all_sizes(signature, width, batches, lengths)
+    sizes = all_sizes(signature, width, batches, lengths)
     for index, chosen in enumerate(sizes):
         yield Case("random", chosen, make_feeds(signature, "random", chosen, seed + index))
     middle = _middle(signature, sizes)
@@ -97,62 +74,12 @@ def _kinds(signature: Signature) -> list[str]:
     return kinds + (["padded"] if signature.mask is not None else [])
 
 
-def _all_sizes(
-    signature: Signature, width: int | None, batches: Sequence[int] | None, lengths: Sequence[int] | None
-) -> list[dict[str, int]]:
-    names = signature.names
-    if not names:
-        _refuse_sizes(batches, lengths)
-        return [{}]
-    if len(names) == 1:
-        _refuse_sizes(None, lengths)
-        return [{names[0]: size} for size in _fitting(signature, names[0], batches or BATCHES)]
-    batch, *others = names
-    few = _fitting(signature, batch, batches or BATCHES)
-    found = []
-    for index, length in enumerate(lengths or default_lengths(signature.limit(others[0]), width)):
-        rows = few if batches is not None else [few[index % len(few)]]
-        for count in rows:
-            axes = {axis: _fitting(signature, axis, [length], strict=lengths is not None)[0] for axis in others}
-            found.append({batch: count} | axes)
-    return found
-
-
-def default_lengths(limit: int | None, width: int | None) -> list[int]:
-    """One token, odd, just below and just above 2d, and longer than any example; and the longest, if it is not long."""
-    twice = 2 * (width or 16)
-    wanted = [1, 7, twice - 1, twice + 1, 2 * twice + 3]
-    if limit is not None:
-        wanted = [length for length in wanted if length < limit] + [min(limit, LONGEST)]
-    return sorted(set(wanted))
-
-
-def _fitting(signature: Signature, axis: str, sizes: Sequence[int], *, strict: bool = True) -> list[int]:
-    limit = signature.limit(axis)
-    if strict:
-        for size in sizes:
-            if size < 1 or (limit is not None and size > limit):
-                most = "" if limit is None else f" to {limit}"
-                raise InputError(f"The axis {axis} takes sizes from 1{most}, got {size}.")
-    return [size if limit is None else min(size, limit) for size in sizes]
-
-
-def _refuse_sizes(batches: Sequence[int] | None, lengths: Sequence[int] | None) -> None:
-    for flag, given in (("--batch", batches), ("--tokens", lengths)):
-        if given is not None:
-            raise InputError(f"{flag} was given, but the model has no dynamic axis for it; leave it out.")
-
-
 def _middle(signature: Signature, sizes: Sequence[dict[str, int]]) -> dict[str, int]:
     """A batch of several rows, at a length from the middle of the sweep."""
-    chosen = dict(sizes[len(sizes) // 2])
-    for axis in signature.names[:1]:
-        chosen[axis] = max(size[axis] for size in sizes if size[axis] <= 3) if _small(sizes, axis) else chosen[axis]
+    chosen, batch = dict(sizes[len(sizes) // 2]), signature.batch
+    if batch is not None:
+        chosen[batch] = max((size[batch] for size in sizes if size[batch] <= 3), default=chosen[batch])
     return chosen
-
-
-def _small(sizes: Sequence[dict[str, int]], axis: str) -> bool:
-    return any(size[axis] <= 3 for size in sizes)
 
 
 def _values(
@@ -191,7 +118,7 @@ def _ids(kind: str, shape: Sequence[int], low: int, high: int, generator: np.ran
 
 
 def _pad(feeds: dict[str, Array], mask: str, generator: np.random.Generator) -> None:
-    """Rows of different lengths, the first full, the last of one token; padding holds what it should not matter."""
+    """Rows of different lengths, the first full, the last of one token; what is in the padding must not matter."""
     batch, length = feeds[mask].shape[0], feeds[mask].shape[-1]
     counts = np.linspace(length, 1, max(batch, 2))[:batch].round().astype(int) if batch > 1 else np.array([length // 2])
     real = np.arange(length) < np.maximum(counts, 1)[:, None]

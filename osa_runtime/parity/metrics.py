@@ -37,9 +37,10 @@ class Metrics:
 def measure(actual: NDArray[Any], expected: NDArray[Any], *, classes: bool = False) -> Metrics:
     """Both must be finite, of one shape and not empty; ``classes`` says that the last axis holds logits."""
     a, b = actual.astype(np.float64), expected.astype(np.float64)
-    difference = np.abs(a - b)
+    with np.errstate(over="ignore"):  # at the end of float64 a distance is infinite, which fails
+        difference = np.abs(a - b)
+        ulps = np.minimum(difference / _spacing(b, actual.dtype), np.finfo(np.float64).max)
     largest = max(float(np.max(np.abs(b))), TINY)
-    ulps = difference / _spacing(b, actual.dtype)
     return Metrics(
         max_abs=float(difference.max()),
         max_rel=float(difference.max()) / largest,
@@ -53,19 +54,22 @@ def measure(actual: NDArray[Any], expected: NDArray[Any], *, classes: bool = Fal
 
 
 def _rms(x: NDArray[np.float64]) -> float:
-    return float(np.sqrt(np.mean(np.square(x))))
+    """Of values of any size: their squares might be too large or too small for float64."""
+    top = float(np.max(np.abs(x)))
+    return top * float(np.sqrt(np.mean(np.square(x / top)))) if 0.0 < top < np.inf else top
 
 
 def _cosine(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
-    lengths = float(np.linalg.norm(a)) * float(np.linalg.norm(b))
-    if lengths == 0.0:
+    if not a.any() or not b.any():
         return 1.0 if not a.any() and not b.any() else 0.0
-    return float(np.dot(a, b)) / lengths
+    a, b = a / np.max(np.abs(a)), b / np.max(np.abs(b))
+    return float(np.clip(np.dot(a, b) / (np.linalg.norm(a) * np.linalg.norm(b)), -1.0, 1.0))
 
 
 def _spacing(expected: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[np.float64]:
     """The distance of neighbouring numbers at the largest magnitude of each row."""
     kind = dtype if dtype.kind == "f" else np.dtype(np.float64)
     rows = np.abs(expected).max(axis=-1, keepdims=True) if expected.ndim else np.abs(expected)
-    limited = np.clip(rows, float(np.finfo(kind).tiny), float(np.finfo(kind).max))
+    last = np.nextafter(np.finfo(kind).max, kind.type(0))  # the largest number has no neighbour above
+    limited = np.clip(rows, float(np.finfo(kind).tiny), float(last))
     return np.spacing(limited.astype(kind)).astype(np.float64)

@@ -41,8 +41,8 @@ CONDITION_FACTOR = 4.0
 
 
 def relative_tolerance(format: str, dtype: str, depth: int, norm: float = 0.0) -> float:
-    """How far an output may be from the truth, relative to the largest magnitude in it."""
-    return FACTORS[format, dtype] * EPS[dtype] * math.sqrt(1 + depth) * growth(norm)
+    """How far an output may be from the truth, relative to the largest magnitude in it; never beyond LOST."""
+    return min(LOST, FACTORS[format, dtype] * EPS[dtype] * math.sqrt(1 + depth) * growth(norm))
 
 
 def conditioned_tolerance(sensitivity: float, depth: int) -> float:
@@ -52,7 +52,7 @@ def conditioned_tolerance(sensitivity: float, depth: int) -> float:
 
 def core_tolerance(dtype: str, norm: float) -> float:
     """The same for one call of orthogonal attention, whose core is always float32; fp16 rounds what comes out."""
-    return CORE_FACTOR * EPS["fp32"] * growth(norm) + (EPS["fp16"] if dtype == "fp16" else 0.0)
+    return min(LOST, CORE_FACTOR * EPS["fp32"] * growth(norm) + (EPS["fp16"] if dtype == "fp16" else 0.0))
 
 
 def growth(norm: float) -> float:

@@ -2,58 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from osa_runtime.arrays import read_arrays, write_npz
 from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import InputError
 from osa_runtime.parity.feeds import Case
+from osa_runtime.runtime.input_checks import check_finite_inputs, check_inputs
+from osa_runtime.runtime.interface import Interface
+from osa_runtime.runtime.session import Session
 from osa_runtime.verification.inside.insides import Array
 
 GIVEN = "given"
 
 
 def write_cases(path: Path, cases: Sequence[Case]) -> None:
-    write_npz(path, {f"{case.name}/{name}": array for case in cases for name, array in case.feeds.items()})
+    write_npz(path, {_key(case.name, name): array for case in cases for name, array in case.feeds.items()})
 
 
 def write_outputs(path: Path, outputs: Mapping[str, Mapping[str, Array]]) -> None:
-    write_npz(path, {f"{case}/{name}": array for case, values in outputs.items() for name, array in values.items()})
+    write_npz(path, {_key(case, name): array for case, values in outputs.items() for name, array in values.items()})
 
 
-def read_outputs(path: Path) -> dict[str, dict[str, Array]]:
+def read_outputs(path: Path, session: Session) -> dict[str, dict[str, Array]]:
     """Outputs by case and name; plain names belong to the case of plain inputs."""
-    return _grouped(path)
+    return _grouped(path, {spec.name for spec in session.outputs})
 
 
-def read_cases(path: Path, inputs: Sequence[TensorSpec]) -> list[Case]:
-    """What ``write_cases`` wrote, or one case of plain arrays by input name."""
-    return [_case(name, feeds, inputs) for name, feeds in _grouped(path).items()]
+def read_cases(path: Path, session: Session) -> list[Case]:
+    """What ``write_cases`` wrote, or one case of plain arrays by input name; refused where the model would refuse."""
+    found = _grouped(path, {spec.name for spec in session.inputs})
+    return [_case(name, feeds, session, path) for name, feeds in found.items()]
 
 
-def _case(name: str, feeds: dict[str, Array], inputs: Sequence[TensorSpec]) -> Case:
-    wanted = {spec.name for spec in inputs}
-    if set(feeds) != wanted:
-        raise InputError(
-            f"The case {name!r} holds {', '.join(sorted(feeds))}; the model takes {', '.join(map(str, inputs))}."
-        )
-    kind = name.partition(" ")[0]
-    sizes = {
+def _case(name: str, feeds: dict[str, Array], session: Session, path: Path) -> Case:
+    try:
+        arrays = check_inputs(feeds, Interface(session.inputs, (), session.axes))
+        check_finite_inputs(arrays)
+        for key, limits in (session.manifest.values if session.manifest else {}).items():
+            _check_ids(key, arrays[key], limits)
+    except InputError as error:
+        raise InputError(f"The case {name!r} of {path}: {error}") from error
+    sizes = _sizes(session.inputs, arrays)
+    ending = "".join(f" {axis}={size}" for axis, size in sizes.items())
+    return Case(name.removesuffix(ending) or GIVEN, sizes, arrays)
+
+
+def _check_ids(name: str, array: Array, limits: Mapping[str, int]) -> None:
+    low, high = limits.get("min", 0), limits.get("max")
+    if array.size and (array.min() < low or (high is not None and array.max() > high)):
+        most = "on" if high is None else f"to {high}"
+        raise InputError(f"Input {name} holds ids from {array.min()} to {array.max()}, expected ids from {low} {most}.")
+
+
+def _sizes(inputs: Sequence[TensorSpec], arrays: Mapping[str, Array]) -> dict[str, int]:
+    return {
         axis: size
         for spec in inputs
-        for axis, size in zip(spec.shape, feeds[spec.name].shape, strict=False)
+        for axis, size in zip(spec.shape, arrays[spec.name].shape, strict=False)
         if isinstance(axis, str)
     }
-    return Case(kind, sizes, feeds)
 
 
-def _grouped(path: Path) -> dict[str, dict[str, Array]]:
+def _grouped(path: Path, plain: Collection[str]) -> dict[str, dict[str, Array]]:
     content = read_arrays(path)
     if not isinstance(content, dict) or not content:
         raise InputError(f"{path} holds no arrays by name; expected an .npz.")
     found: dict[str, dict[str, Array]] = {}
     for key, array in content.items():
-        case, _, name = key.rpartition("/")
-        found.setdefault(case or GIVEN, {})[name] = array
+        case, _, name = ("", "", key) if key in plain else key.rpartition("/")
+        found.setdefault(_unescaped(case) or GIVEN, {})[_unescaped(name) if case else name] = array
     return found
+
+
+def _key(case: str, name: str) -> str:
+    return f"{_escaped(case)}/{_escaped(name)}"
+
+
+def _escaped(text: str) -> str:
+    """Names may hold slashes themselves."""
+    return text.replace("%", "%25").replace("/", "%2F")
+
+
+def _unescaped(text: str) -> str:
+    return text.replace("%2F", "/").replace("%25", "%")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +11,14 @@ from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import InputError
 from osa_runtime.parity.certificate import Bisection, CaseResult, Check, LayerResult, UnitResult
 from osa_runtime.parity.compare import Tolerance
-from osa_runtime.parity.feeds import Case, Signature, sweep
-from osa_runtime.parity.tolerances import relative_tolerance
+from osa_runtime.parity.feeds import Case, sweep
+from osa_runtime.parity.signature import Signature
+from osa_runtime.parity.tolerances import EPS, conditioned_tolerance, relative_tolerance
 from osa_runtime.verification.bisect import first_wrong
-from osa_runtime.verification.inside.insides import Array
-from osa_runtime.verification.layer_checks import Party, check_layers
+from osa_runtime.verification.inside.insides import Array, Insides
+from osa_runtime.verification.layer_checks import Party, check_layers, largest_norm
 from osa_runtime.verification.options import Progress, Run, VerifyOptions, certify, torch_threads
+from osa_runtime.verification.sensitivity import sensitivity
 from osa_runtime.verification.subject import Subject, check_files
 from osa_runtime.verification.sweep import Answers, Rules, answer, judge
 from osa_runtime.verification.unit_checks import common_units, with_cumulative
@@ -57,11 +59,24 @@ class _Comparison:
         self.progress, self.checks = progress, checks
         self.cases = list(options.inputs or self._sweep())
         self.outputs: dict[str, Mapping[str, Array]] = {}
+        self.insides, self.reference = first.insides(), second.insides()
 
     def run(self) -> Run:
-        rules = Rules(self._tolerance, self.first.largest_norm, same_type=self.first.dtype == self.second.dtype)
+        try:
+            return self._run()
+        finally:
+            self.insides.close()
+            self.reference.close()
+
+    def _run(self) -> Run:
+        rules = Rules(
+            self._tolerance,
+            self.first.largest_norm,
+            self._conditioned if self.options.rtol is None else None,
+            same_type=self.first.dtype == self.second.dtype,
+        )
         results = tuple(self._case(case, rules) for case in self.cases)
-        units, bisection = self._units(all(result.verdict != "fail" for result in results))
+        units, bisection = self._units(results)
         certificate = certify(
             self.options,
             kind="compare",
@@ -79,6 +94,18 @@ class _Comparison:
     def _tolerance(self, norm: float) -> Tolerance:
         return self._of_table(max(self.first.depth, self.second.depth), norm)
 
+    def _conditioned(self, case: Case, output: str) -> float:
+        """By the more precise of the two, for a rounding in the precision of the other."""
+        precise = self.first if EPS[self.first.dtype] < EPS[self.second.dtype] else self.second
+        eps = max(EPS[self.first.dtype], EPS[self.second.dtype]) / 2
+
+        def run(feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+            return precise.session.run(_in_types(Case(case.kind, case.sizes, dict(feeds)), precise).feeds)
+
+        return conditioned_tolerance(
+            sensitivity(run, case.feeds, output, eps), max(self.first.depth, self.second.depth)
+        )
+
     def _of_table(self, depth: int, norm: float = 0.0) -> Tolerance:
         parties = (self.first, self.second)
         return self.options.tolerance(max(relative_tolerance(p.format, p.dtype, depth, norm) for p in parties))
@@ -86,7 +113,8 @@ class _Comparison:
     def _sweep(self) -> Iterator[Case]:
         mine, theirs = self.first.signature, self.second.signature
         limits = {
-            axis: {"max": min(limit for limit in (mine.limit(axis), theirs.limit(axis)) if limit is not None)}
+            axis: {"min": max(mine.least(axis), theirs.least(axis))}
+            | _least_limit(mine.limit(axis), theirs.limit(axis))
             for axis in {*mine.axes, *theirs.axes}
         }
         signature = Signature(_narrower(mine.inputs, theirs.inputs), limits, {**theirs.values, **mine.values})
@@ -101,30 +129,38 @@ class _Comparison:
         theirs = answer(self.second.session, _in_types(case, self.second))
         if isinstance(theirs, str):
             raise InputError(f"The reference fails on the case {case.name}: {theirs}")
-        return judge(self.first.session, case, Answers(mine, theirs), rules)
+        norm = largest_norm(self.reference, _in_types(case, self.second))
+        return judge(self.first.session, case, Answers(mine, theirs, norm=norm), rules)
 
     def _layers(self) -> Iterator[LayerResult]:
-        for subject in (self.first, self.second):
-            insides = subject.insides()
-            party: Party = "artifact" if subject is self.first else "reference"
+        parties: tuple[tuple[Subject, Insides, Party], ...] = (
+            (self.first, self.insides, "artifact"),
+            (self.second, self.reference, "reference"),
+        )
+        for subject, insides, party in parties:
             for kind in LAYER_KINDS:
                 for case in [case for case in self.cases if case.kind == kind][:1]:
                     self.progress(f"layers of {subject.session.path}, {case.name}")
                     yield from check_layers(insides, _in_types(case, subject), subject.osa, subject.dtype, party)
-            insides.close()
 
-    def _units(self, good: bool) -> tuple[tuple[UnitResult, ...], Bisection | None]:
-        """The first part behind which the two differ; only asked where they do."""
-        if self.options.bisect is None or good or self.first.dtype != self.second.dtype:
+    def _units(self, results: Sequence[CaseResult]) -> tuple[tuple[UnitResult, ...], Bisection | None]:
+        """The first part behind which the two differ, on the first case where they do."""
+        failed = [index for index, result in enumerate(results) if result.verdict == "fail"]
+        names = common_units(self.insides, self.reference)
+        if self.options.bisect is None or not failed or not names or self.first.dtype != self.second.dtype:
             return (), None
         self.progress("bisection")
-        case = self.cases[0]
-        insides, reference = self.first.insides(), self.second.insides()
-        names = common_units(insides, reference)
+        case, norm = self.cases[failed[0]], results[failed[0]].norm or 0.0
+        size = max(x.nbytes for x in self.reference.outputs_of(names[:3], case.feeds).values())
         empty = [UnitResult(name, None, None, 0.0, True, "not fed alone") for name in names]
-        tolerances = {name: self._of_table(4 + 2 * index) for index, name in enumerate(names)}
-        units = tuple(with_cumulative(empty, insides, reference, None, case, tolerances, 1))
+        tolerances = {name: self._of_table(4 + 2 * index, norm) for index, name in enumerate(names)}
+        units = tuple(with_cumulative(empty, self.insides, self.reference, None, case, tolerances, size))
         return units, first_wrong(units, case)
+
+
+def _least_limit(*limits: int | None) -> dict[str, int]:
+    known = [limit for limit in limits if limit is not None]
+    return {"max": min(known)} if known else {}
 
 
 def _check_interfaces(first: Subject, second: Subject) -> Check:

@@ -7,14 +7,12 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from osa_runtime.errors import RunError
+from osa_runtime.errors import InputError, OsaError, RunError
 from osa_runtime.ops import attention, reference
 from osa_runtime.ops.interception import intercept
-from osa_runtime.parity.metrics import TINY
 from osa_runtime.verification.inside.insides import Array
 from osa_runtime.verification.norms import masked, spectral_norm
 
@@ -22,7 +20,6 @@ DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "fp64": torch.float64}
 
 # The reference takes time N³; beyond this the oracle uses the operator itself, in float64.
 LONGEST_REFERENCE = 64
-SAMPLES = 3
 
 
 class Eager:
@@ -45,21 +42,20 @@ class Eager:
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         self._norms.clear()
         with torch.no_grad(), self.attention():
-            values = self.module(*self.tensors([feeds[name] for name in self.inputs]))
+            values = self._values(feeds)
         found = [values] if isinstance(values, Tensor) else list(values)
         if len(found) != len(self.outputs):
             raise RunError(f"The eager model gives {len(found)} outputs, expected {', '.join(self.outputs)}.")
         return {name: value.numpy() for name, value in zip(self.outputs, found, strict=True)}
 
-    def sensitivity(self, feeds: Mapping[str, Array], name: str, eps: float) -> float:
-        """How much one output changes when every input value changes by up to eps of itself; the worst of a few."""
-        baseline = self.run(feeds)[name]
-        changes = []
-        for seed in range(SAMPLES):
-            generator = np.random.default_rng(seed)
-            moved = {key: _moved(array, eps, generator) for key, array in feeds.items()}
-            changes.append(float(np.max(np.abs(self.run(moved)[name] - baseline))))
-        return max(changes) / max(float(np.max(np.abs(baseline))), TINY)
+    def _values(self, feeds: Mapping[str, Array]) -> Any:
+        try:
+            return self.module(*self.tensors([feeds[name] for name in self.inputs]))
+        except OsaError:
+            raise
+        except (RuntimeError, IndexError, ValueError, TypeError) as error:
+            shapes = ", ".join(f"{name}: {array.dtype}{list(array.shape)}" for name, array in feeds.items())
+            raise InputError(f"Eager PyTorch cannot run these inputs ({shapes}): {error}") from error
 
     @contextlib.contextmanager
     def attention(self) -> Iterator[None]:
@@ -81,12 +77,6 @@ def _exact(q: Tensor, k: Tensor, v: Tensor, scale: Any, mask: Tensor | None, *_:
     if q.size(-2) <= LONGEST_REFERENCE:
         return reference.orthogonal_attention(q, k, v, scale, mask)
     return attention._apply(q, k, v, scale, mask, "auto", "taylor", "auto")
-
-
-def _moved(array: Array, eps: float, generator: np.random.Generator) -> Array:
-    if array.dtype.kind != "f":
-        return array
-    return array.astype(np.float64) * (1 + eps * generator.uniform(-1, 1, array.shape))
 
 
 def _tensor(array: Array, dtype: torch.dtype) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from osa_runtime.exporters.pipeline import rounding_depth
 from osa_runtime.models import load_checkpoint
 from osa_runtime.models.checkpoint import WEIGHTS_FILE, checkpoint_folder
 from osa_runtime.parity.certificate import Check
+from osa_runtime.parity.signature import TOKENS
+from osa_runtime.runtime.interface import ANY_DTYPE
 from osa_runtime.verification.subject import Subject
 
 
@@ -47,6 +50,11 @@ class Expectation:
         return value_ranges(self.model)  # type: ignore[arg-type]  # load_checkpoint gives just these models
 
     @property
+    def axes(self) -> dict[str, dict[str, int]]:
+        longest = getattr(self.model.config, "max_length", None)
+        return {} if longest is None else {TOKENS: {"min": 1, "max": longest}}
+
+    @property
     def depth(self) -> int:
         return rounding_depth(self.model)
 
@@ -54,9 +62,22 @@ class Expectation:
         return {"kind": "checkpoint", "model": type(self.model).__name__, "sha256": self.sha256}
 
 
+def fill_in(expected: Expectation, subject: Subject) -> tuple[Expectation, Subject]:
+    """A torch file alone has no names for its outputs, and TorchScript says nothing of its inputs but their names."""
+    if subject.artifact is not None or subject.format == "onnx":
+        return expected, subject
+    names = tuple(spec.name for spec in subject.session.outputs)
+    if len(names) == len(expected.outputs):
+        expected = dataclasses.replace(expected, outputs=names)
+    unknown = any(spec.dtype == ANY_DTYPE for spec in subject.inputs)
+    if unknown and [spec.name for spec in subject.inputs] == [spec.name for spec in expected.inputs]:
+        subject = dataclasses.replace(subject, filled=expected.inputs)
+    return expected, subject
+
+
 def check_interface(expected: Expectation, subject: Subject) -> Check:
     """Names, types and sizes. An axis may be fixed where the artifact was exported so, and says so."""
-    wrong = _differences(expected.inputs, subject.session.inputs, subject.dtype)
+    wrong = _differences(expected.inputs, subject.inputs, subject.dtype)
     names = tuple(spec.name for spec in subject.session.outputs)
     if names != expected.outputs:
         wrong.append(f"its outputs are {', '.join(names)}, expected {', '.join(expected.outputs)}")
@@ -64,7 +85,7 @@ def check_interface(expected: Expectation, subject: Subject) -> Check:
         return Check("interface", False, "; ".join(wrong))
     fixed = [
         f"{theirs} of {ours.name} is fixed at {mine}"
-        for theirs_spec, ours in zip(expected.inputs, subject.session.inputs, strict=True)
+        for theirs_spec, ours in zip(expected.inputs, subject.inputs, strict=True)
         for theirs, mine in zip(theirs_spec.shape, ours.shape, strict=True)
         if isinstance(theirs, str) and isinstance(mine, int)
     ]

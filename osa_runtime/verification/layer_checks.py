@@ -6,6 +6,8 @@ the definition, exp(S)·V in float64 from eigenvalues.
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
@@ -38,6 +40,16 @@ def check_layers(
             yield result
             if not np.isfinite(core.out).all():
                 return
+
+
+def largest_norm(insides: Insides, case: Case) -> float | None:
+    """‖S‖₂ of the layer where it is largest; None where no layer shows it, or it is no finite number."""
+    norms = []
+    for names in chunks(insides.attentions, _core_bytes(insides, case)):
+        for core in insides.cores_of(names, case.feeds).values():
+            q, k, scale, _ = _tensors(core)
+            norms.append(float(spectral_norm(q, k, scale).max()))
+    return max(norms) if norms and all(math.isfinite(norm) for norm in norms) else None
 
 
 def _core_bytes(insides: Insides, case: Case) -> int:
@@ -94,9 +106,10 @@ def _out_of_range(core: Core, common: dict[str, Any]) -> LayerResult:
 
 
 def _heads(insides: Insides, name: str, core: Core, norms: Tensor) -> tuple[tuple[HeadResult, ...], int | None]:
+    count = core.q.shape[-3] if core.q.ndim > 3 else 1  # a call without an axis of heads has one
     defects, directions = _defects(insides, name, core)
-    ratios = _ratios(core)
-    errors = _errors(core)
+    defects, ratios, errors = (values.reshape(-1, count) for values in (defects, _ratios(core), _errors(core)))
+    norms = norms.reshape(-1, count)
     heads = tuple(
         HeadResult(
             defect=float(defects[:, h].max()),
@@ -105,7 +118,7 @@ def _heads(insides: Insides, name: str, core: Core, norms: Tensor) -> tuple[tupl
             norm=float(norms[:, h].max()),
             error=float(errors[:, h].max()),
         )
-        for h in range(core.q.shape[1])
+        for h in range(count)
     )
     return heads, directions
 
@@ -169,6 +182,8 @@ def _truth(q: Tensor, k: Tensor, v: Tensor, scale: Tensor, mask: Tensor | None) 
 
 def _reason(heads: tuple[HeadResult, ...], tolerance: float) -> str:
     """Empty where all is well. Lengths add up over N·d values, and the defect over N rows: both stay in proportion."""
+    if not all(math.isfinite(number) for head in heads for number in dataclasses.astuple(head)):
+        return "a head cannot be measured: its distance from exp(S)·V is no finite number"
     worst = max(heads, key=lambda head: head.error)
     if worst.error > tolerance:
         return f"head {heads.index(worst)} is not exp(S)·V: relative error {worst.error:.2g}, tolerance {tolerance:.2g}"

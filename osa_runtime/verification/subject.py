@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from osa_runtime.artifact import Artifact, sha256
-from osa_runtime.errors import ArtifactError
+from osa_runtime.artifact import Artifact, TensorSpec, sha256
+from osa_runtime.errors import ArtifactError, InputError
 from osa_runtime.parity.certificate import Check
-from osa_runtime.parity.feeds import Signature
+from osa_runtime.parity.signature import Signature
+from osa_runtime.runtime.interface import ANY_DTYPE
 from osa_runtime.runtime.session import Session, load
 from osa_runtime.verification.inside.insides import Insides
 
@@ -28,8 +29,11 @@ class Where:
 
 @dataclass(frozen=True)
 class Subject:
+    """``filled`` are the inputs as a checkpoint has them, for a file that does not say their types and shapes."""
+
     session: Session
     where: Where
+    filled: tuple[TensorSpec, ...] = ()
 
     @classmethod
     def open(cls, path: Path, where: Where) -> Subject:
@@ -57,6 +61,10 @@ class Subject:
         return "fp16" if "float16" in types else "fp32"
 
     @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        return self.filled or self.session.inputs
+
+    @property
     def osa(self) -> dict[str, Any]:
         return self.artifact.manifest.osa if self.artifact is not None else {}
 
@@ -76,8 +84,14 @@ class Subject:
 
     @property
     def signature(self) -> Signature:
+        """What inputs can be made from."""
+        if any(spec.dtype == ANY_DTYPE for spec in self.inputs):
+            raise InputError(
+                f"{self.session.path} alone does not say the types and shapes of its inputs; verify the folder that it "
+                "was exported to, give its checkpoint with --against, or give inputs with --load-inputs."
+            )
         manifest = self.session.manifest
-        return Signature(self.session.inputs, manifest.axes if manifest else {}, manifest.values if manifest else {})
+        return Signature(self.inputs, manifest.axes if manifest else {}, manifest.values if manifest else {})
 
     def insides(self) -> Insides:
         names = [spec.name for spec in self.session.inputs]

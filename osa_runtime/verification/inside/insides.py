@@ -34,9 +34,9 @@ class Core:
 class Insides(ABC):
     """The parts of a model, named as in the module tree: ``embed``, ``stack.blocks.0.attention``, ``head``.
 
-    A unit takes and gives one tensor, and may take a mask beside it. ``attentions`` are the units that hold a call of
-    orthogonal attention. Both are in the order of execution, and empty where a model does not show its parts.
-    Whatever the runtime raises becomes a RunError.
+    A unit takes and gives one tensor, and may take a mask beside it. ``attentions`` are the calls of orthogonal
+    attention, by the unit that makes them. Both are in the order of execution, and empty where a model does not show
+    its parts. Whatever the runtime raises becomes a RunError.
     """
 
     units: tuple[str, ...] = ()

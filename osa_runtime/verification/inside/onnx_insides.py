@@ -6,7 +6,7 @@ orthogonal attention became by inlining has no such names; it is what lies betwe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,14 +43,14 @@ class OnnxInsides(Insides):
         self._index = GraphIndex(read_onnx(path))
         self._specs = input_specs(self._index.model)
         present = set(self._index.maker) | set(self._index.inputs)
-        self._calls = {
-            call["name"]: call
+        self._calls = _labelled(
+            call
             for call in _nodes_of_attention(self._index) or calls
             if {call["output"], *call["inputs"][:3], *call["inputs"][4:]} <= present
-        }
+        )
         self._boundaries = _boundaries(self._index, self._calls)
         self.units = tuple(self._boundaries)
-        self.attentions = tuple(name for name in self.units if name in self._calls)
+        self.attentions = tuple(sorted(self._calls, key=lambda name: self._index.maker[self._calls[name]["output"]]))
         self._latest: tuple[tuple[tuple[str, ...], tuple[str, ...]], Any] | None = None
 
     def outputs_of(self, units: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
@@ -175,12 +175,22 @@ def _nodes_of_attention(index: GraphIndex) -> list[dict[str, Any]]:
     ]
 
 
+def _labelled(calls: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Calls by the module that makes them; a module's second call has a number, and the model itself has no name."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for call in calls:
+        name = call["name"] or "(model)"
+        count = sum(other["name"] == call["name"] for other in found.values())
+        found[f"{name}#{count + 1}" if count else name] = call
+    return found
+
+
 def _boundaries(index: GraphIndex, calls: Mapping[str, Mapping[str, Any]]) -> dict[str, Boundary]:
     """Every module path whose nodes have one tensor (and perhaps a mask) going in and one coming out."""
     owner = [node.name.rpartition("/")[0] for node in index.nodes]
-    for name, call in calls.items():
+    for call in calls.values():
         for position in index.between(set(call["inputs"]), [call["output"]]):
-            owner[position] = name
+            owner[position] = call["name"]
     found: dict[str, tuple[int, Boundary]] = {}
     for path in dict.fromkeys(prefix for name in owner for prefix in _prefixes(name)):
         inside = {i for i, name in enumerate(owner) if name == path or name.startswith(f"{path}.")}

@@ -1,0 +1,178 @@
+"""``osa verify``: exit codes, messages, files, and never a traceback."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from osa_runtime.cli.main import app
+from osa_runtime.parity.certificate import read_certificate
+from small_models import feeds
+
+Exported = Callable[[str, str], Path]
+runner = CliRunner()
+FEW = ("--batch", "2")
+
+
+def osa(*arguments: str | Path, code: int = 0) -> str:
+    result = runner.invoke(app, ["verify", *map(str, arguments)], env={"COLUMNS": "200"})
+    assert result.exit_code == code, (result.output, result.exception)
+    assert "Traceback" not in result.output
+    return result.output
+
+
+@pytest.fixture
+def vit(exported: Exported) -> tuple[Path, Path]:
+    folder = exported("vit", "onnx")
+    return folder, folder.parent / "vit"
+
+
+def changed(folder: Path, out: Path) -> Path:
+    import onnx
+    from sabotage import broken_onnx, change_weight, perturb
+
+    def breaking(model: onnx.ModelProto) -> None:
+        change_weight(model, "head.weight", perturb)
+
+    return broken_onnx(folder, out, breaking)
+
+
+def no_constants(text: str) -> Any:
+    """JSON without NaN and Infinity, which Python's reader takes for numbers."""
+    return json.loads(text, parse_constant=pytest.fail)
+
+
+def test_a_good_artifact_passes_and_says_what_was_done(vit: tuple[Path, Path]) -> None:
+    shown = osa(vit[0], "--against", vit[1], *FEW)
+    for expected in ("PASS", "random 2", "stack.blocks.0.attention", "further from float64", "parts fed alone"):
+        assert expected in shown
+
+
+def test_without_a_checkpoint(vit: tuple[Path, Path]) -> None:
+    assert "finite outputs in" in osa(vit[0], *FEW)
+
+
+def test_a_broken_artifact_fails_with_1_and_names_the_part(vit: tuple[Path, Path], tmp_path: Path) -> None:
+    broken = changed(vit[0], tmp_path / "broken [1] ü")
+    shown = osa(broken, "--against", vit[1], *FEW, "--bisect", tmp_path / "fault", code=1)
+    assert "FAIL" in shown
+    assert "first part that is wrong by itself: head" in shown
+    assert (tmp_path / "fault" / "reproduce.py").is_file()
+
+
+def test_json_is_a_certificate_on_stdout(vit: tuple[Path, Path], tmp_path: Path) -> None:
+    for folder, code in ((vit[0], 0), (changed(vit[0], tmp_path / "broken"), 1)):
+        content = no_constants(osa(folder, "--against", vit[1], *FEW, "--json", code=code))
+        assert content["verdict"] == ("fail" if code else "pass")
+
+
+def test_files_are_written_and_nothing_else(vit: tuple[Path, Path], tmp_path: Path) -> None:
+    home = tmp_path / "Ergebnisse ü"
+    artifact = shutil.copytree(vit[0], tmp_path / "vit")
+    names = {"--report": "r.json", "--html": "r.html", "--save-inputs": "in.npz", "--save-outputs": "out.npz"}
+    arguments = [part for flag, name in names.items() for part in (flag, home / name)]
+    shown = osa(artifact, "--against", vit[1], *FEW, *arguments, "--certify")
+    assert sorted(path.name for path in home.iterdir()) == sorted(names.values())
+    assert all(name in shown for name in (*names.values(), "certificate.json"))
+    assert read_certificate(home / "r.json") == read_certificate(artifact / "certificate.json")
+    no_constants((home / "r.json").read_text())
+    loaded = ("--load-inputs", home / "in.npz", "--load-outputs", home / "out.npz")
+    assert "PASS" in osa(vit[0], *loaded)
+    assert "certificate" not in str(list(vit[0].iterdir()))
+
+
+def test_inputs_and_outputs_of_ones_own(vit: tuple[Path, Path], tmp_path: Path) -> None:
+    from osa_runtime import load
+
+    np.savez(tmp_path / "in.npz", **feeds("vit"))
+    np.savez(tmp_path / "out.npz", **load(vit[0]).run(feeds("vit")))
+    assert "given 3" in osa(vit[0], "--load-inputs", tmp_path / "in.npz", "--load-outputs", tmp_path / "out.npz")
+
+
+USAGE = {
+    "zero rows": (["--batch", "0"], "--batch is '0', expected whole numbers"),
+    "no number": (["--batch", "one"], "expected whole numbers from 1 on"),
+    "empty": (["--batch", ""], "expected whole numbers from 1 on"),
+    "negative": (["--batch=-1"], "expected whole numbers from 1 on"),
+    "tokens of images": (["--tokens", "10000"], "--tokens was given, but the model has no dynamic axis"),
+    "negative rtol": (["--rtol=-1"], "--rtol"),
+    "infinite rtol": (["--rtol", "inf"], "--rtol is inf, expected a finite number"),
+    "nan rtol": (["--rtol", "nan"], "--rtol"),
+    "huge atol": (["--atol", "1e999"], "--atol is inf, expected a finite number"),
+    "negative seed": (["--seed=-1"], "--seed"),
+    "no threads": (["--threads", "0"], "--threads"),
+    "unknown flag": (["--nothing"], "No such option"),
+    "unknown device": (["--device", "tpu"], "tpu"),
+    "report is no json": (["--report", "r.txt"], "--report is r.txt, expected a name that ends in .json"),
+    "page is no html": (["--html", "r.json"], "expected a name that ends in .html"),
+    "inputs are no npz": (["--save-inputs", "x.npy"], "expected a name that ends in .npz"),
+    "folder as report": (["--report", "folder.json"], "which is a folder"),
+    "one name twice": (["--save-inputs", "x.npz", "--save-outputs", "x.npz"], "are both x.npz; expected two names"),
+    "missing inputs": (["--load-inputs", "none.npz"], "none.npz cannot be read"),
+    "folder as inputs": (["--load-inputs", "folder.npz"], "folder.npz cannot be read"),
+    "corrupt inputs": (["--load-inputs", "corrupt.npz"], "corrupt.npz cannot be read"),
+    "sizes and inputs": (["--load-inputs", "double.npz", "--batch", "2"], "leave out --batch and --tokens"),
+    "outputs alone": (["--load-outputs", "double.npz"], "needs the inputs that they belong to"),
+    "float64": (["--load-inputs", "double.npz"], "is of type float64, expected float32"),
+    "nan": (["--load-inputs", "nan.npz"], "NaN or Inf"),
+    "wrong name": (["--load-inputs", "pictures.npz"], "Unexpected input 'pictures'"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), USAGE.values(), ids=USAGE)
+def test_wrong_usage_leaves_with_2_and_writes_nothing(
+    arguments: list[str], message: str, vit: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    images = feeds("vit")["images"]
+    np.savez("double.npz", images=images.astype(np.float64))
+    np.savez("nan.npz", images=images * np.float32(np.nan))
+    np.savez("pictures.npz", pictures=images)
+    Path("corrupt.npz").write_bytes(Path("double.npz").read_bytes()[:500])
+    Path("folder.npz").mkdir()
+    Path("folder.json").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    extra = [] if "--report" in arguments else ["--report", "report.json"]
+    assert message in osa(vit[0], *arguments, *extra, code=2)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_sizes_beyond_the_model(exported: Exported) -> None:
+    assert "takes sizes from 1 to 64, got 10000" in osa(exported("encoder", "onnx"), "--tokens", "10000", code=2)
+
+
+def test_what_cannot_be_read_leaves_with_3(vit: tuple[Path, Path], tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text.onnx").write_text("no model")
+    assert "does not exist" in osa(tmp_path / "none", code=3)
+    assert "manifest.json does not exist" in osa(tmp_path / "empty", code=3)
+    assert "text.onnx" in osa(tmp_path / "text.onnx", code=3)
+    assert "is not a model file" in osa(vit[0] / "manifest.json", code=2)
+    for wrong in (tmp_path / "none", tmp_path / "empty", tmp_path / "text.onnx"):
+        assert "error: " in osa(vit[0], "--against", wrong, code=3)
+
+
+def test_certify_needs_a_folder(vit: tuple[Path, Path]) -> None:
+    assert "--certify writes into an exported folder" in osa(vit[0] / "model.onnx", "--certify", code=2)
+
+
+def test_a_place_that_cannot_be_written_leaves_with_3(vit: tuple[Path, Path], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("kept")
+    assert "Cannot write" in osa(vit[0], *FEW, "--report", tmp_path / "file" / "r.json", code=3)
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+def test_a_bisect_folder_that_is_not_ours_is_kept(vit: tuple[Path, Path], tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("kept")
+    broken = changed(vit[0], tmp_path / "broken")
+    shown = osa(broken, "--against", vit[1], *FEW, "--bisect", tmp_path / "mine", code=1)
+    assert "will not be replaced" in shown
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "kept"
