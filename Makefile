@@ -27,10 +27,10 @@ TEST_ENV := OMP_NUM_THREADS=1
 PYTEST_ARGS ?= -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint bench clean
+.PHONY: help install demo test lint bench bench-serving clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 install: $(STAMP) ## create .venv with everything in it (ORT=cpu for the CPU wheel of ONNX Runtime)
 	@echo "$(VENV) is ready; ONNX Runtime: $(ORT)"
@@ -55,11 +55,13 @@ lint: $(STAMP) ## check style, layers and types
 	cd $(COPY) && ../bin/lint-imports --no-logo --no-cache --config ../../pyproject.toml
 	cd $(COPY) && ../bin/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache -p osa_runtime
 
-bench: $(STAMP) ## run the benchmarks
-	@for script in benchmarks/*.py; do \
-	  [ -e "$$script" ] || { echo "there are no benchmarks yet"; exit 0; }; \
+bench: $(STAMP) ## run the benchmarks, but not that of the servers
+	@for script in $(filter-out benchmarks/serving.py,$(wildcard benchmarks/*.py)); do \
 	  echo "== $$script"; $(BIN)/python "$$script" || exit 1; \
 	done
+
+bench-serving: $(STAMP) ## load on our server, Triton, KServe and MLServer (installs them; 20 minutes)
+	$(TEST_ENV) $(BIN)/python benchmarks/serving.py
 
 clean: ## remove .venv, caches and build folders; trained models in runs/ stay
 	rm -rf $(VENV) build dist ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,64 @@
+"""A short load on our own server, which must answer, and on servers that do not."""
+
+from __future__ import annotations
+
+import socketserver
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from serving_load.contender import Contender
+from serving_load.contenders import start_ours
+from serving_load.grpc_connection import GrpcConnection
+from serving_load.http_connection import HttpConnection
+from serving_load.load import run_block
+from serving_load.messages import BadAnswer
+from serving_load.models import Served, write_mlp
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Served:
+    return Served(write_mlp(tmp_path_factory.mktemp("load") / "mlp"))
+
+
+@pytest.fixture(scope="module")
+def ours(model: Served) -> Iterator[Contender]:
+    contender = start_ours("ours", [model.folder])
+    with contender.closing:
+        yield contender
+
+
+@pytest.mark.parametrize("protocol", ["binary", "json", "grpc"])
+def test_our_server_answers_every_connection(model: Served, ours: Contender, protocol: str) -> None:
+    connect, addresses = (GrpcConnection, ours.grpc) if protocol == "grpc" else (HttpConnection, ours.http)
+    block = run_block(connect, addresses, model.questions, protocol, 5, warm_up=0.1, seconds=0.3)
+    assert block.rate > 0
+    assert 0 < block.median <= block.p99
+
+
+def test_memory_is_that_of_a_process(ours: Contender) -> None:
+    assert 10 < ours.memory() < 1000
+
+
+class Liar(socketserver.BaseRequestHandler):
+    """Answers every request with the same wrong numbers."""
+
+    def handle(self) -> None:
+        body = b'{"outputs": [{"data": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]}]}'
+        while self.request.recv(1 << 16):
+            self.request.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+
+
+def test_wrong_answers_give_no_figure(model: Served) -> None:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Liar) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(BadAnswer, match="not the model's"):
+            run_block(HttpConnection, [server.server_address], model.questions, "json", 2, 0.05, 0.1)
+        server.shutdown()
+
+
+def test_the_mlp_is_served_under_the_name_of_its_folder(model: Served, tmp_path: Path) -> None:
+    assert model.name == "mlp"
+    assert len({question.array.tobytes() for question in model.questions}) == len(model.questions)
