@@ -27,7 +27,7 @@ TEST_ENV := OMP_NUM_THREADS=1
 PYTEST_ARGS ?= -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint bench bench-serving clean
+.PHONY: help install demo test test-ray lint bench bench-serving clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -44,6 +44,9 @@ demo: $(STAMP) ## train a skipless OSA transformer on handwritten digits, export
 
 test: $(STAMP) ## run all tests
 	$(TEST_ENV) $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-ray: $(STAMP) ## run all tests with Ray Serve, the long ones too, in .venv-ray
+	$(TEST_ENV) OSA_TEST_RAY_ALL=1 $(BIN)/python -m pytest tests/serving_ray tests/cli/test_serve_ray.py
 
 lint: $(STAMP) ## check style, layers and types
 	$(BIN)/ruff check
@@ -63,8 +66,8 @@ bench: $(STAMP) ## run the benchmarks, but not that of the servers
 bench-serving: $(STAMP) ## load on our server, Triton, KServe and MLServer (installs them; 20 minutes)
 	$(TEST_ENV) $(BIN)/python benchmarks/serving.py
 
-clean: ## remove .venv, caches and build folders; trained models in runs/ stay
-	rm -rf $(VENV) build dist ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+clean: ## remove .venv and .venv-ray, caches and build folders; trained models in runs/ stay
+	rm -rf $(VENV) .venv-ray .venv-ray.lock build dist ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/pip:  # ensurepip comes last, so this exists only when the venv is complete

@@ -50,4 +50,5 @@ def _scale(options: RayOptions) -> dict[str, Any]:
         return {"num_replicas": least}
     target = options.target_ongoing or max(1.0, options.max_batch / 2)
     scaling = {"min_replicas": least, "max_replicas": most, "target_ongoing_requests": target}
-    return {"autoscaling_config": scaling}
+    delays = {"upscale_delay_s": options.upscale_delay, "downscale_delay_s": options.downscale_delay}
+    return {"autoscaling_config": scaling | delays}

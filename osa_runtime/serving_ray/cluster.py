@@ -72,16 +72,15 @@ class Cluster:
             raise ArtifactError(f"Ray could not start the replicas: {self._reason() or error}") from error
 
     def _reason(self) -> str:
+        """Ray's message is a traceback that ends with the error of the replica."""
         application = self._serve.status().applications.get(APPLICATION)
         states = application.deployments.values() if application else ()
-        return " ".join(state.message for state in states)
+        return " ".join(state.message.strip().splitlines()[-1] for state in states if state.message.strip())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._deployed:
-            self._serve.delete(APPLICATION)
-        if self._deployed and not self.joined:
-            self._serve.shutdown()
+            self._serve.delete(APPLICATION)  # drains the replicas; what is left of Serve ends with a Ray of our own
         self._ray.shutdown()
         self._files.cleanup()

@@ -10,6 +10,7 @@ DEFAULTS = {
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",  # the replica's event loop never blocks: models run in a thread
     # An inference may be repeated, so HAProxy sends what a dying replica did not answer to another one.
     "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",
+    "RAY_SERVE_HAPROXY_RETRIES": "10",  # HAProxy may choose the dead one, which has nothing to do, a few more times
     "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": "65536",  # bytes; only requests that fit can be repeated
     "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "2",  # for a balancer in front of all, of which there is none
 }

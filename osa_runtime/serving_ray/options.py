@@ -26,6 +26,8 @@ class RayOptions:
     require_certificate: bool = False
     replicas: int | str = 1  # "MIN:MAX" scales with the load
     target_ongoing: float | None = None  # requests under way per replica that scaling aims at; half a batch if None
+    upscale_delay: float = 30.0  # seconds of too many requests before there are more replicas
+    downscale_delay: float = 600.0  # seconds of too few before there are less
     threads: int = 1  # of the model in each replica; Ray counts as many CPUs
     device: str = "cpu"
     allow_fallback: bool = False

@@ -13,6 +13,7 @@ from osa_runtime.serving.rest_app import RestApp
 from osa_runtime.serving_ray.grpc_front import METHODS, STREAM, GrpcFront
 from osa_runtime.serving_ray.options import RayOptions
 from osa_runtime.serving_ray.rest_front import RestFront
+from osa_runtime.serving_ray.whole_answers import send_whole_answers
 
 
 class Replica:
@@ -26,6 +27,7 @@ class Replica:
         except BaseException:
             await self._engine.close()
             raise
+        send_whole_answers()  # Ray starts the replica's HTTP server after this
         guard = Guard(settings.token)
         self._rest = RestFront(RestApp(self._engine, guard), self._engine.close)
         self._grpc = GrpcFront(self._engine, guard)
