@@ -38,6 +38,8 @@ class _Collector:
 class WholeAnswerCycle(_Cycle):  # type: ignore[misc]  # its base is Any
     """The head waits for the first part of the body."""
 
+    transport: Any
+
     async def send(self, message: Any) -> None:
         if message["type"] != "http.response.start" or self.disconnected:
             await super().send(message)
