@@ -1,4 +1,4 @@
-"""The low-rank form: the exponential through the Gram matrix of F = [Q K], block by block, so that F is never formed."""
+"""The low-rank form: the exponential through the Gram matrix of F = [Q K], in blocks: F itself is never formed."""
 
 # functions carry the names they have in the graph
 from __future__ import annotations

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from osa_runtime.artifact import TensorSpec
+from osa_runtime.errors import InputError
 from osa_runtime.parity.signature import Signature
 from osa_runtime.parity.sizes import all_sizes
 
@@ -62,7 +63,11 @@ def sweep(
 
 def make_feeds(signature: Signature, kind: str, sizes: Mapping[str, int], seed: int) -> dict[str, Array]:
     generator = np.random.default_rng(seed)
-    feeds = {spec.name: _values(spec, signature, kind, sizes, generator) for spec in signature.inputs}
+    try:
+        feeds = {spec.name: _values(spec, signature, kind, sizes, generator) for spec in signature.inputs}
+    except (MemoryError, ValueError) as error:  # numpy raises the second where a size is beyond 64 bits
+        said = ", ".join(f"{axis}={size}" for axis, size in sizes.items())
+        raise InputError(f"Inputs of {said} do not fit into memory; ask for smaller sizes.") from error
     if signature.mask is not None and kind == "padded":
         _pad(feeds, signature.mask, generator)
     return feeds

@@ -8,6 +8,7 @@ reproduce.py                      runs it and compares; needs numpy and ONNX Run
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from osa_runtime.arrays import write_npz
@@ -74,9 +75,14 @@ def write_repro(
         file, named = insides.write_unit(unit, inputs, temporary)
         write_npz(temporary / "inputs.npz", named)
         write_npz(temporary / "expected.npz", {"truth": truth, "eager": expected})
-        text = SCRIPT.format(unit=unit, case=case.name, tolerance=tolerance, run=_run(file))
+        text = SCRIPT.format(unit=_words(unit), case=_words(case.name), tolerance=tolerance, run=_run(file))
         (temporary / MARKER).write_text(text, encoding="utf-8")
     return folder
+
+
+def _words(name: str) -> str:
+    """A name that may come from a user's file, as text that cannot end a string of the script."""
+    return re.sub(r"[^\w .=×/-]", "?", name)
 
 
 def _run(file: str) -> str:

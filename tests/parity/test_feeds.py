@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from osa_runtime.artifact import TensorSpec
+from osa_runtime.errors import InputError
 from osa_runtime.parity.feeds import FLOAT_KINDS, Case, make_feeds, sweep
 from osa_runtime.parity.signature import Signature
 
@@ -108,3 +109,10 @@ def test_mixed_rows_differ_by_magnitudes() -> None:
 def test_parallel_tokens_are_almost_alike() -> None:
     x = make_feeds(FEATURES, "parallel", {"batch": 2, "tokens": 9}, 0)["x"]
     assert np.abs(x - x.mean(1, keepdims=True)).max() < 0.1 * np.abs(x).min()
+
+
+@pytest.mark.parametrize("size", [10**13, 2**62], ids=["memory", "64 bits"])
+def test_sizes_that_do_not_fit_into_memory_are_refused(size: int) -> None:
+    signature = Signature((TensorSpec("x", "float32", ("batch", 64)),))
+    with pytest.raises(InputError, match="do not fit into memory"):
+        make_feeds(signature, "random", {"batch": size}, 0)
