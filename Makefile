@@ -59,7 +59,7 @@ lint: $(STAMP) ## check style, layers and types
 	cd $(COPY) && ../bin/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache -p osa_runtime
 
 bench: $(STAMP) ## run the benchmarks, but not that of the servers
-	@for script in $(filter-out benchmarks/serving.py,$(wildcard benchmarks/*.py)); do \
+	@for script in $(filter-out benchmarks/%serving.py,$(wildcard benchmarks/*.py)); do \
 	  echo "== $$script"; $(BIN)/python "$$script" || exit 1; \
 	done
 

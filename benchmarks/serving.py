@@ -6,6 +6,7 @@ answer is compared with the model's. In every round each contender has a block a
 measurement. Servers that are missing are installed into environments of their own, below ~/.cache.
 
     python benchmarks/serving.py [--contenders ours,triton] [--rounds 5] [--seconds 2] [--digits runs/digits-onnx]
+    python benchmarks/serving.py --growth ARTIFACT --seconds 30    # ours alone: one process and two, binary and JSON
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ import json
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from serving_load.contender import Contender
 from serving_load.contenders import STARTS
 from serving_load.environments import Missing
 from serving_load.machine import describe
 from serving_load.messages import PROTOCOLS
-from serving_load.models import Served, write_mlp
+from serving_load.models import Served, write_mean, write_mlp
 from serving_load.report import as_json, as_markdown, draw
-from serving_load.rounds import Point, measure
+from serving_load.rounds import Measured, Point, measure
 
 from osa_runtime.atomic import atomic_file
 
@@ -38,9 +40,16 @@ FAMILIES = {
 ONLY_UNDER_LOAD = ("ours, no batching", "ours × 2")  # asked in binary HTTP at c = 16
 
 
+def growth_plan(models: Sequence[str]) -> dict[Point, list[str]]:
+    """Images are larger than a frame of HTTP/2, so that our gRPC client does not ask about them."""
+    points = {("binary", 1): ["ours"], ("binary", 16): ["ours", "ours × 2"], ("json", 1): ["ours"]}
+    return {Point(model, *point): names for model in models for point, names in points.items()}
+
+
 def plan(models: Sequence[str], names: Sequence[str]) -> dict[Point, list[str]]:
     """Which contenders are asked at which point."""
-    points = [Point(model, protocol, c) for model in models for protocol in PROTOCOLS for c in (1, 16)]
+    # protocols next to each other, because their rates are compared, too
+    points = [Point(model, protocol, c) for model in models for c in (1, 16) for protocol in PROTOCOLS]
     everywhere = [name for name in names if name not in ONLY_UNDER_LOAD]
     return {point: list(names) if point[1:] == ("binary", 16) else everywhere for point in points}
 
@@ -64,30 +73,43 @@ def options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--digits", type=Path, default=ROOT / "runs" / "digits-onnx")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "serving", help="without suffix")
+    parser.add_argument("--growth", type=Path, help="measure ours alone on this model of images")
+    parser.add_argument("--out", type=Path, help="without suffix; benchmarks/results/serving unless you say otherwise")
     chosen = parser.parse_args()
     unknown = set(chosen.contenders.split(",")) - set(FAMILIES)
     if unknown:
         parser.error(f"--contenders has {', '.join(sorted(unknown))}; known are {', '.join(FAMILIES)}")
-    if not (chosen.digits / "manifest.json").is_file():
-        parser.error(f"{chosen.digits} is not an exported model; run `make demo` first, or name one with --digits")
+    artifact = chosen.growth or chosen.digits
+    if not (artifact / "manifest.json").is_file():
+        parser.error(f"{artifact} is not an exported model; run `make demo` first, or name one with --digits")
+    chosen.out = chosen.out or ROOT / "benchmarks" / "results" / ("serving_growth" if chosen.growth else "serving")
     return chosen
+
+
+def run(chosen: argparse.Namespace) -> tuple[Measured, dict[str, Any]]:
+    """What was measured, and under which circumstances."""
+    names = [name for family in chosen.contenders.split(",") for name in FAMILIES[family]]
+    with contextlib.ExitStack() as stack:
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        if chosen.growth:
+            names = ["ours", "ours × 2"]
+            models = [Served(write_mean(home / "mean")), Served(chosen.growth.resolve())]
+        else:
+            models = [Served(write_mlp(home / "mlp")), Served(chosen.digits.resolve())]
+        running, missing = start(names, [model.folder for model in models])
+        for contender in running:
+            stack.push(contender.closing)
+        served = [model.name for model in models]
+        work = growth_plan(served) if chosen.growth else plan(served, [contender.name for contender in running])
+        measured = measure(running, models, work, chosen.rounds, chosen.seconds)
+        memory = {contender.name: contender.memory() for contender in running}
+    facts = {"machine": describe(), "rounds": chosen.rounds, "seconds": chosen.seconds, "memory": memory}
+    return measured, facts | {"missing": missing, "judged": not chosen.growth}
 
 
 def main() -> None:
     chosen = options()
-    names = [name for family in chosen.contenders.split(",") for name in FAMILIES[family]]
-    with contextlib.ExitStack() as stack:
-        home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        models = [Served(write_mlp(home / "mlp")), Served(chosen.digits.resolve())]
-        running, missing = start(names, [model.folder for model in models])
-        for contender in running:
-            stack.push(contender.closing)
-        work = plan([model.name for model in models], [contender.name for contender in running])
-        measured = measure(running, models, work, chosen.rounds, chosen.seconds)
-        memory = {contender.name: contender.memory() for contender in running}
-    facts = {"machine": describe(), "rounds": chosen.rounds, "seconds": chosen.seconds}
-    facts |= {"memory": memory, "missing": missing}
+    measured, facts = run(chosen)
     text = as_markdown(measured, facts)
     print(text)
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
@@ -96,7 +118,7 @@ def main() -> None:
     with atomic_file(chosen.out.with_suffix(".md")) as path:
         path.write_text(text)
     with atomic_file(chosen.out.with_suffix(".svg")) as path:
-        draw(measured, [model.name for model in models]).savefig(path, format="svg")
+        draw(measured, list(measured.runs)).savefig(path, format="svg")
     print(f"wrote {chosen.out}.json, .md and .svg")
 
 

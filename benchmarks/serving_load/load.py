@@ -43,11 +43,12 @@ Connect = Callable[[Recorder, int], asyncio.Protocol]
 
 @dataclass(frozen=True)
 class Block:
-    """Requests per second and the latencies, in seconds, of the part after the warm-up."""
+    """Requests per second and the latencies, in seconds, after the warm-up; ``answers`` counts all of the block."""
 
     rate: float
     median: float
     p99: float
+    answers: int
 
 
 def run_block(
@@ -75,7 +76,9 @@ def run_block(
     times = sorted(done - sent for _, sent, done, _ in recorder.answers if start <= done < end)
     if not times:
         raise BadAnswer("no answer came within the measured time")
-    return Block(len(times) / seconds, statistics.median(times), times[int(0.99 * (len(times) - 1))])
+    return Block(
+        len(times) / seconds, statistics.median(times), times[int(0.99 * (len(times) - 1))], len(recorder.answers)
+    )
 
 
 async def _drive(

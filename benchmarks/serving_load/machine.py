@@ -34,23 +34,22 @@ def memory(process: int) -> float:
 
 
 class Busyness:
-    """How many cores were busy with something else than the given processes since the last look."""
+    """Who used the cores since this was made: the given processes, this one, and all others."""
 
     def __init__(self, processes: Iterable[int]) -> None:
-        self._processes = [os.getpid(), *processes]
-        self._start = (time.perf_counter(), *self._read())
+        self._processes = tuple(processes)
+        self._start = self._read()
 
-    def others(self) -> float:
-        began, machine, ours = self._start
-        now, *used = (time.perf_counter(), *self._read())
-        return max(0.0, (used[0] - machine - (used[1] - ours)) / (now - began))
+    def look(self) -> tuple[float, float]:
+        """The seconds that the processes used, and how many cores everybody else kept busy."""
+        now, machine, theirs, here = (end - start for end, start in zip(self._read(), self._start, strict=True))
+        return theirs, max(0.0, (machine - theirs - here) / now)
 
-    def _read(self) -> tuple[float, float]:
-        """Seconds of all cores that were used, and of those the seconds of the processes."""
+    def _read(self) -> tuple[float, float, float, float]:
         fields = [int(x) for x in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
         busy = sum(fields) - fields[3] - fields[4]  # all but idle and waiting for disks
-        members = [member for process in self._processes for member in family(process)]
-        return busy / TICKS, sum(map(_seconds, set(members)))
+        members = {member for process in self._processes for member in family(process)}
+        return time.perf_counter(), busy / TICKS, sum(map(_seconds, members)), _seconds(os.getpid())
 
 
 def _seconds(process: int) -> float:

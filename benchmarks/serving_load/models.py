@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,10 @@ from onnx import TensorProto, helper, numpy_helper
 from osa_runtime import Session, load
 from osa_runtime.artifact import Artifact, Manifest, TensorSpec, describe_files
 from osa_runtime.atomic import atomic_folder
-from serving_load.messages import Question
+from serving_load.messages import Array, Question
 
 WIDTH, CLASSES = 64, 10
+IMAGE = (3, 224, 224)
 QUESTIONS = 16
 
 
@@ -29,14 +31,30 @@ def write_mlp(folder: Path) -> Path:
         helper.make_node("Relu", ["h"], ["a"]),
         helper.make_node("MatMul", ["a", "w2"], ["y"]),
     ]
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", WIDTH])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", CLASSES])
-    graph = helper.make_graph(nodes, "mlp", [x], [y], [numpy_helper.from_array(w, n) for n, w in weights.items()])
+    return _write(folder, nodes, ("batch", WIDTH), ("batch", CLASSES), weights)
+
+
+def write_mean(folder: Path) -> Path:
+    """The mean of each channel of an image: next to no work on as many bytes as a vision transformer takes."""
+    node = helper.make_node("GlobalAveragePool", ["x"], ["y"])
+    return _write(folder, [node], ("batch", *IMAGE), ("batch", IMAGE[0], 1, 1), {})
+
+
+def _write(
+    folder: Path,
+    nodes: Sequence[onnx.NodeProto],
+    taken: tuple[int | str, ...],
+    given: tuple[int | str, ...],
+    weights: Mapping[str, Array],
+) -> Path:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, taken)
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, given)
+    constants = [numpy_helper.from_array(weight, name) for name, weight in weights.items()]
+    graph = helper.make_graph(nodes, folder.name, [x], [y], constants)
     model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 18)])
     with atomic_folder(folder) as out:
         onnx.save(model, out / "model.onnx")
-        inputs = (TensorSpec("x", "float32", ("batch", WIDTH)),)
-        outputs = (TensorSpec("y", "float32", ("batch", CLASSES)),)
+        inputs, outputs = (TensorSpec("x", "float32", taken),), (TensorSpec("y", "float32", given),)
         count = sum(weight.size for weight in weights.values())
         manifest = Manifest("onnx", inputs, outputs, count, opset=18, files=describe_files(out))
         (out / "manifest.json").write_text(manifest.to_json())

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from serving_load.rounds import Measured, Point
-from serving_load.summary import latency, overhead, rate, spread
+from serving_load.summary import cpu, latency, overhead, rate, spread
 from serving_load.targets import verdicts
 
 MARK = {True: "yes", False: "**no**", None: "?"}
@@ -20,7 +20,7 @@ def as_json(measured: Measured, facts: Mapping[str, Any]) -> dict[str, Any]:
     for (name, point), series in measured.table.items():
         row = {"contender": name, **point._asdict(), "failure": series.failure, "rate": rate(series)}
         if series.blocks:
-            row |= {"median_seconds": latency(series), "spread": spread(series)}
+            row |= {"median_seconds": latency(series), "spread": spread(series), "core_seconds": cpu(series)}
         rows.append(row | {"rounds": [asdict(block) for block in series.blocks]})
     return {**facts, "others": measured.others, "run_seconds": measured.runs, "rows": rows}
 
@@ -32,7 +32,10 @@ def as_markdown(measured: Measured, facts: Mapping[str, Any]) -> str:
     how = f"{facts['rounds']} rounds of {facts['seconds']:g} s per point"
     parts = [f"{where}; {how}. Other processes used {middle:.1f} cores at the median, {most:.1f} at most.\n"]
     for model in measured.runs:
-        parts += [_rates(measured, facts["memory"], model), _targets(measured, model)]
+        parts.append(_rates(measured, facts["memory"], model))
+        parts.append(_costs(measured, facts["memory"], model))
+        if facts["judged"]:
+            parts.append(_targets(measured, model))
     failed = [f"- {name}: {reason}" for name, reason in facts["missing"].items()]
     failed += [
         f"- {n}, {p.model}, {p.protocol}, c={p.concurrency}: {_line(s.failure)}"
@@ -54,6 +57,18 @@ def _rates(measured: Measured, memory: Mapping[str, float], model: str) -> str:
         extra = overhead(measured, name, Point(model, "binary", 1)) or overhead(measured, name, Point(model, "json", 1))
         cells.append("–" if extra is None else f"{1e3 * extra:.2f}")
         lines.append(f"| {name} | {' | '.join(cells)} | {size:.0f} |")
+    return "\n".join(lines) + "\n"
+
+
+def _costs(measured: Measured, names: Iterable[str], model: str) -> str:
+    head = " | ".join(f"{protocol} c={concurrency}" for protocol, concurrency in COLUMNS)
+    lines = [f"`{model}`: milliseconds of a core that the server takes per request\n"]
+    lines += [f"| server | {head} |", "|---" * (len(COLUMNS) + 1) + "|"]
+    for name in names:
+        found = [cpu(measured.table.get((name, Point(model, *column)))) for column in COLUMNS]
+        if any(value is not None for value in found):
+            cells = ["" if value is None else f"{1e3 * value:.3f}" for value in found]
+            lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 

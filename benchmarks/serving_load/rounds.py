@@ -26,9 +26,13 @@ class Point(NamedTuple):
 
 @dataclass
 class Series:
-    """The blocks of one contender at one point, one per round; or why there are none."""
+    """The blocks of one contender at one point, one per round; or why there are none.
+
+    ``cpu`` has the seconds that the server computed per request: other processes hardly change it.
+    """
 
     blocks: list[Block] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
     failure: str = ""
 
 
@@ -62,10 +66,14 @@ def measure(
                 continue  # who answers wrongly gets no figure
             busyness = Busyness(contender.processes)
             try:
-                series.blocks.append(_block(contender, by_name[point.model], point, seconds))
+                block = _block(contender, by_name[point.model], point, seconds)
             except (BadAnswer, OSError) as error:
-                series.failure, series.blocks = str(error), []
-            measured.others.append(busyness.others())
+                series.failure, series.blocks, series.cpu = str(error), [], []
+                continue
+            used, others = busyness.look()
+            series.blocks.append(block)
+            series.cpu.append(used / block.answers)
+            measured.others.append(others)
         print(f"round {number + 1} of {rounds} done", flush=True)
     return measured
 

@@ -16,6 +16,11 @@ def latency(series: Series | None) -> float | None:
     return statistics.median(block.median for block in series.blocks) if series and series.blocks else None
 
 
+def cpu(series: Series | None) -> float | None:
+    """Seconds of a core per request."""
+    return statistics.median(series.cpu) if series and series.cpu else None
+
+
 def spread(series: Series) -> float:
     """From the slowest to the fastest round, relative to the median."""
     rates = [block.rate for block in series.blocks]

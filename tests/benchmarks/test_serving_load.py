@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socketserver
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ from serving_load.contenders import start_ours
 from serving_load.grpc_connection import GrpcConnection
 from serving_load.http_connection import HttpConnection
 from serving_load.load import run_block
+from serving_load.machine import Busyness
 from serving_load.messages import BadAnswer
 from serving_load.models import Served, write_mlp
 
@@ -62,3 +65,15 @@ def test_wrong_answers_give_no_figure(model: Served) -> None:
 def test_the_mlp_is_served_under_the_name_of_its_folder(model: Served, tmp_path: Path) -> None:
     assert model.name == "mlp"
     assert len({question.array.tobytes() for question in model.questions}) == len(model.questions)
+
+
+def test_work_is_counted_where_it_is_done() -> None:
+    script = "import time\nwhile time.process_time() < 0.5: pass\nprint('done', flush=True)\ninput()"
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        busyness = Busyness([child.pid])
+        assert child.stdout is not None
+        child.stdout.readline()
+        used, others = busyness.look()
+        child.communicate(b"\n")
+    assert 0.2 < used < 2
+    assert others >= 0

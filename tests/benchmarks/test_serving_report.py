@@ -16,12 +16,13 @@ FACTS: dict[str, Any] = {
     "rounds": 3,
     "seconds": 1.0,
     "memory": {"ours": 60.0, "kserve": 150.0},
+    "judged": True,
     "missing": {"triton": "no wheel for this machine"},
 }
 
 
 def series(*rates: float) -> Series:
-    return Series([Block(rate, 1 / rate, 2 / rate) for rate in rates])
+    return Series([Block(rate, 1 / rate, 2 / rate, int(rate)) for rate in rates], [0.1 / rate for rate in rates])
 
 
 def measured(**ours: Series) -> Measured:
@@ -76,6 +77,7 @@ def test_the_page_names_all_that_has_no_figure() -> None:
     assert "kserve, m, binary, c=16: HTTP/1.1 500 no" in text
     assert "1.0 cores at the median, 1.5 at most" in text
     assert "| ours | 1000 (100 %) | 600 (90 %) |" in text
+    assert "| ours | 0.100 | 0.167 |" in text
 
 
 def test_the_json_keeps_every_round() -> None:
