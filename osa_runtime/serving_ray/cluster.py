@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import tempfile
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +17,7 @@ from osa_runtime.serving_ray.options import RayOptions
 
 APPLICATION = "osa"
 ADDRESS = "RAY_ADDRESS"
+PATIENCE = 10  # seconds
 
 
 class Cluster:
@@ -44,12 +46,14 @@ class Cluster:
         return self
 
     def _join(self, quiet: dict[str, Any]) -> None:
+        address = os.environ[ADDRESS]
         try:
-            self._ray.init(address=os.environ[ADDRESS], **quiet)
-        except (ConnectionError, RuntimeError, ValueError) as error:
+            _knock(address)
+            self._ray.init(address=address, **quiet)
+        except (OSError, RuntimeError, ValueError) as error:
             raise InputError(
-                f"{ADDRESS} is {os.environ[ADDRESS]}, and no Ray can be joined there: {error}. "
-                "Start one, or unset the variable to start one here."
+                f"{ADDRESS} is {address}, and no Ray can be joined there: {error}. Start one, or unset the variable to "
+                "start one here. A Ray that asks for its token needs RAY_AUTH_MODE=token here, too."
             ) from error
         needed, present = self._cpus(self._options.replica_range()[0]), self._ray.cluster_resources().get("CPU", 0)
         if needed > present:
@@ -84,3 +88,10 @@ class Cluster:
             self._serve.delete(APPLICATION)  # drains the replicas; what is left of Serve ends with a Ray of our own
         self._ray.shutdown()
         self._files.cleanup()
+
+
+def _knock(address: str) -> None:
+    """Ray itself tries a dead address for minutes."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit() and "/" not in host:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=PATIENCE).close()

@@ -58,3 +58,13 @@ def test_a_missing_artifact_is_an_error_and_not_a_wait(
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 3
     assert errors.startswith("error: failed to load 'nowhere'")
+
+
+def test_a_ray_that_is_not_there_is_an_error_and_not_a_wait(
+    exported: Exported, python_with_ray: Path, ray_environment: dict[str, str]
+) -> None:
+    environment = ray_environment | {"RAY_ADDRESS": "127.0.0.1:6555"}
+    process = start(python_with_ray, environment, exported("vit", "onnx"))
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "RAY_ADDRESS is 127.0.0.1:6555, and no Ray can be joined there" in errors
