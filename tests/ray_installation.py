@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 REQUIREMENT = ".[cpu,serve,ray]"
@@ -30,10 +31,11 @@ def ray_python(checkout: Path) -> Path:
 
 
 def _fingerprint(checkout: Path) -> str:
-    digest = hashlib.sha256(sys.version.encode())
-    for name in ("pyproject.toml", "constraints.txt"):
-        digest.update((checkout / name).read_bytes())
-    return digest.hexdigest()
+    """What the environment is made of; other lines of pyproject.toml may change without a new one."""
+    project = tomllib.loads((checkout / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = [project["dependencies"], project["optional-dependencies"], sys.version]
+    pins = (checkout / "constraints.txt").read_text(encoding="utf-8")
+    return hashlib.sha256((repr(wanted) + pins).encode()).hexdigest()
 
 
 def _run(command: list[str], folder: Path) -> None:
