@@ -51,9 +51,7 @@ def Amplification(m, squares2):
     ``squares2`` has the squared lengths of the rows of M². Rows and columns give the same: M is Hamiltonian.
     """
     squares = op.ReduceSumSquare(m, op.Constant(value_ints=[-1]))
-    return op.ReduceMax(
-        squares / op.Max(op.Sqrt(op.Sqrt(squares2)), op.CastLike(1.0, m)), op.Constant(value_ints=[-2])
-    )
+    return op.ReduceMax(squares / op.Max(op.Sqrt(op.Sqrt(squares2)), op.CastLike(1.0, m)), op.Constant(value_ints=[-2]))
 
 
 @script(osa, default_opset=op)
