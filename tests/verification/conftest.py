@@ -42,7 +42,7 @@ def deep(home: Path, checkpoint: Callable[[str], Path]) -> Callable[..., Path]:
     """``deep("vit", format="pt2")``: an artifact that nobody may change."""
 
     def make(name: str, **options: object) -> Path:
-        folder = home / "-".join([name, "artifact", *map(str, options.values())])
+        folder = home / "-".join([name, "artifact", *(f"{key}={value}" for key, value in options.items())])
         if not folder.exists():
             export_checkpoint(checkpoint(name), folder, **options)
         return folder
