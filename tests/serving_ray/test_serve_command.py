@@ -18,7 +18,7 @@ from small_models import feeds
 
 Exported = Callable[[str, str], Path]
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("alone")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("alone"), ONLY_WITH_ALL]
 
 
 def start(python: Path, environment: dict[str, str], *arguments: str | Path) -> subprocess.Popen[str]:

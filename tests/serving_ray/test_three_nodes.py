@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
 import urllib.error
@@ -25,7 +26,7 @@ from small_models import feeds
 
 Exported = Callable[[str, str], Path]
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, ONLY_WITH_ALL]
 
 HTTP, GRPC = "127.0.0.1:8000", "127.0.0.1:8001"
 MODEL = "vit-onnx"
@@ -34,6 +35,19 @@ MODEL = "vit-onnx"
 @pytest.fixture
 def artifact(exported: Exported) -> Path:
     return exported("vit", "onnx")
+
+
+def wait_for_port(address: str, seconds: float = 60.0) -> None:
+    """Ray opens its gRPC port some time after the replicas are ready."""
+    host, _, port = address.partition(":")
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            socket.create_connection((host, int(port)), timeout=1.0).close()
+            return
+        except OSError:
+            assert time.monotonic() < end, f"nothing listens on {address} after {seconds} s"
+            time.sleep(0.2)
 
 
 @pytest.fixture
@@ -47,6 +61,7 @@ def cluster(
     with RayCluster(python_with_ray, tmp_path / "serve.yaml", ray_environment) as running:
         assert running.nodes == 3
         wait_for_replicas(2)
+        wait_for_port(GRPC)
         yield running
 
 
