@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-SIZES, HOW, WHERE, OUTPUT = "Sizes and inputs", "How it is measured", "Where it runs", "Output"
+from osa_runtime.cli.where_options import WHERE, Device
+
+SIZES, HOW, OUTPUT = "Sizes and inputs", "How it is measured", "Output"
 
 
 def bench(
@@ -58,7 +60,7 @@ def bench(
         int | None,
         typer.Option(min=1, help="Threads, of both contenders.", show_default="all cores", rich_help_panel=WHERE),
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, or cuda:1.", rich_help_panel=WHERE)] = "cpu",
+    device: Device = "cpu",
     json_file: Annotated[
         Path | None,
         typer.Option(

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-WHAT, JUDGE, FILES, WHERE = "What is compared", "How it is judged", "Files", "Where it runs"
+from osa_runtime.cli.where_options import WHERE, AllowFallback, Device
+
+WHAT, JUDGE, FILES = "What is compared", "How it is judged", "Files"
 
 
 def compare(
@@ -48,11 +50,8 @@ def compare(
         Path | None, typer.Option(help="Write the first artifact's outputs to this .npz.", rich_help_panel=FILES)
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results instead of tables.")] = False,
-    device: Annotated[str, typer.Option(help="cpu, cuda, or cuda:1.", rich_help_panel=WHERE)] = "cpu",
-    allow_fallback: Annotated[
-        bool,
-        typer.Option("--allow-fallback", help="Use the CPU where --device cannot be used.", rich_help_panel=WHERE),
-    ] = False,
+    device: Device = "cpu",
+    allow_fallback: AllowFallback = False,
     threads: Annotated[
         int | None, typer.Option(min=1, help="Threads.", show_default="by size", rich_help_panel=WHERE)
     ] = None,
@@ -65,10 +64,11 @@ def compare(
 
     [cyan]osa compare digits-torchscript digits-onnx --html difference.html[/cyan]
     """
+    from osa_runtime.cli.requirements import require_packages
     from osa_runtime.cli.verify_files import Files, options_of, sizes_of
-    from osa_runtime.cli.verify_report import VerifyReport, require_packages
+    from osa_runtime.cli.verify_report import VerifyReport
 
-    require_packages()
+    require_packages("Verifying", "torch", "onnx", "safetensors")
     files = Files(report, html, save_inputs, save_outputs)
     files.check()
     options = options_of(

@@ -78,7 +78,8 @@ def export(
 
     [cyan]osa export --factory my_models:build --weights w.safetensors --out mine[/cyan]
     """
-    from osa_runtime.cli.export_report import ExportReport, require_export_packages
+    from osa_runtime.cli.export_report import ExportReport
+    from osa_runtime.cli.requirements import require_packages
     from osa_runtime.errors import InputError
 
     if (checkpoint is None) == (factory is None):
@@ -95,7 +96,7 @@ def export(
         "form": form,
         "external_data": external_data,
     }
-    require_export_packages()
+    require_packages("Exporting", "torch", "onnx", "onnxscript", "safetensors")
     report = ExportReport(verbose)
     report.check(options, out, force)
     _check_source(checkpoint, factory, weights, out)

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 
-from osa_runtime.errors import MissingDependencyError
-
 if TYPE_CHECKING:
     from osa_runtime.artifact import Artifact
-
-
-def require_export_packages() -> None:
-    missing = [
-        name for name in ("torch", "onnx", "onnxscript", "safetensors") if importlib.util.find_spec(name) is None
-    ]
-    if missing:
-        raise MissingDependencyError(
-            f"Exporting needs {', '.join(missing)}, which is not installed; pip install 'osa-runtime[export]'."
-        )
 
 
 class ExportReport:

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-INPUTS, OUTPUT, WHERE = "Inputs", "Output", "Where it runs"
+from osa_runtime.cli.where_options import WHERE, AllowFallback, Device
+
+INPUTS, OUTPUT = "Inputs", "Output"
 
 
 def run(
@@ -48,11 +50,8 @@ def run(
     allow_nonfinite: Annotated[
         bool, typer.Option("--allow-nonfinite", help="Show NaN and Inf, do not fail.", rich_help_panel=OUTPUT)
     ] = False,
-    device: Annotated[str, typer.Option(help="cpu, cuda, or cuda:1.", rich_help_panel=WHERE)] = "cpu",
-    allow_fallback: Annotated[
-        bool,
-        typer.Option("--allow-fallback", help="Use the CPU where --device cannot be used.", rich_help_panel=WHERE),
-    ] = False,
+    device: Device = "cpu",
+    allow_fallback: AllowFallback = False,
     threads: Annotated[
         int | None, typer.Option(min=1, help="Threads.", show_default="as the runtime likes", rich_help_panel=WHERE)
     ] = None,

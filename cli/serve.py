@@ -7,9 +7,10 @@ from typing import Annotated, Literal
 
 import typer
 
+from osa_runtime.cli.where_options import WHERE, AllowFallback, Device
 from osa_runtime.errors import InputError
 
-WHERE, MODELS, BATCHING, SAFETY, RUN = "Address", "Models", "Batching", "Safety and limits", "Where it runs"
+ADDRESS, MODELS, BATCHING, SAFETY = "Address", "Models", "Batching", "Safety and limits"
 
 
 def serve(
@@ -35,27 +36,25 @@ def serve(
             rich_help_panel=MODELS,
         ),
     ] = False,
-    host: Annotated[str, typer.Option(help="The address to listen on.", rich_help_panel=WHERE)] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="The address to listen on.", rich_help_panel=ADDRESS)] = "127.0.0.1",
     http_port: Annotated[
-        int, typer.Option(min=-1, max=65535, help="REST; 0 takes a free port, -1 none.", rich_help_panel=WHERE)
+        int, typer.Option(min=-1, max=65535, help="REST; 0 takes a free port, -1 none.", rich_help_panel=ADDRESS)
     ] = 8000,
     grpc_port: Annotated[
-        int, typer.Option(min=-1, max=65535, help="gRPC; 0 takes a free port, -1 none.", rich_help_panel=WHERE)
+        int, typer.Option(min=-1, max=65535, help="gRPC; 0 takes a free port, -1 none.", rich_help_panel=ADDRESS)
     ] = 8001,
     engine: Annotated[
         Literal["embedded", "ray"],
-        typer.Option(help="One process, or the replicas of a Ray Serve application.", rich_help_panel=RUN),
+        typer.Option(help="One process, or the replicas of a Ray Serve application.", rich_help_panel=WHERE),
     ] = "embedded",
     replicas: Annotated[
-        str | None, typer.Option(help="With --engine ray: N, or MIN:MAX to follow the load.", rich_help_panel=RUN)
+        str | None, typer.Option(help="With --engine ray: N, or MIN:MAX to follow the load.", rich_help_panel=WHERE)
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, or cuda:1.", rich_help_panel=RUN)] = "cpu",
-    allow_fallback: Annotated[
-        bool, typer.Option("--allow-fallback", help="Use the CPU where --device cannot be used.", rich_help_panel=RUN)
-    ] = False,
+    device: Device = "cpu",
+    allow_fallback: AllowFallback = False,
     threads: Annotated[
         int | None,
-        typer.Option(min=1, help="Threads per model.", show_default="all cores but one", rich_help_panel=RUN),
+        typer.Option(min=1, help="Threads per model.", show_default="all cores but one", rich_help_panel=WHERE),
     ] = None,
     max_batch: Annotated[int, typer.Option(min=1, help="Rows per run at most.", rich_help_panel=BATCHING)] = 32,
     max_delay_ms: Annotated[
@@ -84,9 +83,9 @@ def serve(
         Path | None, typer.Option(help="A certificate chain (PEM), for TLS.", rich_help_panel=SAFETY)
     ] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Its private key (PEM).", rich_help_panel=SAFETY)] = None,
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.", rich_help_panel=RUN)] = "info",
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.", rich_help_panel=WHERE)] = "info",
     log_requests: Annotated[
-        bool, typer.Option("--log-requests", help="Log every inference, too.", rich_help_panel=RUN)
+        bool, typer.Option("--log-requests", help="Log every inference, too.", rich_help_panel=WHERE)
     ] = False,
 ) -> None:
     """Serve exported models over the Open Inference Protocol (KServe V2): REST, gRPC, and a page for people.

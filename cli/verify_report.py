@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -11,22 +10,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from osa_runtime.errors import MissingDependencyError
-
 if TYPE_CHECKING:
     from osa_runtime.cli.verify_files import Files
     from osa_runtime.parity.certificate import CaseResult, Certificate, LayerResult, OutputResult
 
 MOST_FAILURES = 12
 COLOURS = {"pass": "green", "fail": "bold red", "undecided": "yellow"}
-
-
-def require_packages() -> None:
-    missing = [name for name in ("torch", "onnx", "safetensors") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise MissingDependencyError(
-            f"Verifying needs {', '.join(missing)}, which is not installed; pip install 'osa-runtime[export]'."
-        )
 
 
 class VerifyReport:

@@ -24,6 +24,7 @@ from osa_runtime.exporters.pt2_export import export_pt2
 from osa_runtime.exporters.runners import artifact_runner
 from osa_runtime.exporters.settings import DEFAULT_OPSET, ExportSettings
 from osa_runtime.exporters.torchscript_export import export_torchscript
+from osa_runtime.nn.depth import rounding_depth
 from osa_runtime.parity import relative_tolerance
 
 
@@ -126,11 +127,6 @@ def _check_types(module: nn.Module, args: Sequence[Tensor], dtype: str) -> None:
     for index, x in enumerate(args):
         if isinstance(x, Tensor) and x.dtype == torch.float64:
             raise InputError(f"--dtype fp32: the example input {index} has float64 values; call x.float().")
-
-
-def rounding_depth(module: nn.Module) -> int:
-    """How many matrices the signal may pass: rounding adds up over them, whatever kind of layer holds them."""
-    return max(4, sum(parameter.dim() >= 2 for parameter in module.parameters()))
 
 
 def _in_type(args: Sequence[Tensor], dtype: str) -> tuple[Tensor, ...]:

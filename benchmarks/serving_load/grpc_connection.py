@@ -6,7 +6,6 @@ header table, so that equal header blocks mean the same and each is decoded once
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import struct
 import time
@@ -15,6 +14,7 @@ from typing import Any
 from hpack import Decoder, Encoder
 
 from osa_runtime.serving import http2_frames as h2
+from serving_load.closed_loop import ClosedLoopConnection
 from serving_load.load import Recorder
 
 HEADER_TABLE_SIZE, ENABLE_PUSH = 0x1, 0x2
@@ -37,17 +37,15 @@ def call_status(block: bytes) -> str:
     return "" if status == "0" else f"grpc-status {status}: {fields.get('grpc-message', '')}"
 
 
-class GrpcConnection(asyncio.Protocol):
+class GrpcConnection(ClosedLoopConnection):
     def __init__(self, recorder: Recorder, number: int) -> None:
-        self._recorder, self._next = recorder, number
+        super().__init__(recorder, number)
         self._encoder = Encoder()
         self._fields = b""
         self._stream = -1
         self._rest, self._message = b"", b""
         self._window, self._stream_window = h2.DEFAULT_WINDOW, h2.DEFAULT_WINDOW
         self._waiting: bytes | None = None  # a request for which the window is too small
-        self._sent = 0.0
-        self._left = False
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
@@ -111,26 +109,12 @@ class GrpcConnection(asyncio.Protocol):
             self._waiting = None
 
     def _on_trailers(self, block: bytes) -> None:
-        now, recorder = time.perf_counter(), self._recorder
         failure = call_status(block)
         if failure:
             self._leave(failure)
             return
-        recorder.answers.append((self._next % len(recorder.requests), self._sent, now, self._message[5:]))
-        self._message = b""
-        self._next += 1
-        if now < recorder.end:
-            self._send()
-        else:
-            self._leave()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._leave(f"the server closed the connection: {exc}")
-
-    def _leave(self, failure: str = "") -> None:
-        if not self._left:
-            self._left = True
-            self._recorder.leave(failure)
+        message, self._message = self._message, b""
+        self._answered(message[5:])
 
 
 def _text(value: bytes | str) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 from typing import Any
 
+from serving_load.closed_loop import ClosedLoopConnection
 from serving_load.load import Recorder
 
 LENGTH = re.compile(rb"(?i)\r\ncontent-length: *(\d+)")
@@ -14,14 +14,10 @@ CHUNKED = re.compile(rb"(?i)\r\ntransfer-encoding: *chunked")
 LAST_CHUNK = b"0\r\n\r\n"
 
 
-class HttpConnection(asyncio.Protocol):
-    """``number`` is where in the list of requests it begins, so that connections ask different things."""
-
+class HttpConnection(ClosedLoopConnection):
     def __init__(self, recorder: Recorder, number: int) -> None:
-        self._recorder, self._next = recorder, number
+        super().__init__(recorder, number)
         self._buffer = b""
-        self._sent = 0.0
-        self._left = False
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
@@ -49,21 +45,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _on_answer(self, answer: bytes) -> None:
         self._buffer = b""
-        now, recorder = time.perf_counter(), self._recorder
-        recorder.answers.append((self._next % len(recorder.requests), self._sent, now, answer))
-        self._next += 1
-        if now < recorder.end:
-            self._send()
-        else:
-            self._leave()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._leave(f"the server closed the connection: {exc}")
-
-    def _leave(self, failure: str = "") -> None:
-        if not self._left:
-            self._left = True
-            self._recorder.leave(failure)
+        self._answered(answer)
 
 
 def join_chunks(content: bytes) -> bytes | None:

@@ -15,6 +15,7 @@ from osa_runtime.artifact import sha256
 from osa_runtime.errors import DeviceError, InputError, RunError
 from osa_runtime.models import load_checkpoint
 from osa_runtime.models.checkpoint import WEIGHTS_FILE, checkpoint_folder
+from osa_runtime.nn.depth import rounding_depth
 from osa_runtime.runtime.cuda_check import torch_cuda_problem
 from osa_runtime.runtime.device import parse_device
 
@@ -37,7 +38,7 @@ class EagerModel:
     @property
     def depth(self) -> int:
         """How many matrices the signal may pass, as the export counts them for its tolerance."""
-        return max(4, sum(parameter.dim() >= 2 for parameter in self._model.parameters()))
+        return rounding_depth(self._model)
 
     @property
     def weights_hash(self) -> str:

@@ -76,7 +76,7 @@ class OnnxSession(Session):
             # enable_fallback=0: a session never changes its provider behind the caller's back
             return self._ort.InferenceSession(str(source.path), wanted, providers=providers, enable_fallback=0)
         except Exception as error:
-            raise ArtifactError(f"ONNX Runtime cannot load {source.path}: {_text(error)}") from error
+            raise ArtifactError(f"ONNX Runtime cannot load {source.path}: {error_text(error)}") from error
 
     def _execute(self, arrays: dict[str, Array]) -> dict[str, Array]:
         names = [spec.name for spec in self.outputs]
@@ -90,7 +90,7 @@ class OnnxSession(Session):
             else:
                 values = self._run_bound(session, names, feeds, self._device)
         except Exception as error:
-            raise RunError(f"ONNX Runtime failed while it ran {self.path}: {_text(error)}") from error
+            raise RunError(f"ONNX Runtime failed while it ran {self.path}: {error_text(error)}") from error
         return dict(zip(names, values, strict=True))
 
     def _run_bound(self, session: Any, names: Sequence[str], feeds: Mapping[str, Array], device: Device) -> list[Array]:
@@ -146,5 +146,5 @@ def _spec(value: Any, source: Source) -> TensorSpec:
     return TensorSpec(value.name, DTYPE_OF[value.type], shape)
 
 
-def _text(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     return " ".join(str(error).split())[:600] or type(error).__name__

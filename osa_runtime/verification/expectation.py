@@ -13,9 +13,9 @@ from torch import nn
 from osa_runtime.artifact import TensorSpec, sha256
 from osa_runtime.exporters.checkpoint_export import example_inputs, value_ranges
 from osa_runtime.exporters.interface import DTYPES
-from osa_runtime.exporters.pipeline import rounding_depth
 from osa_runtime.models import load_checkpoint
 from osa_runtime.models.checkpoint import WEIGHTS_FILE, checkpoint_folder
+from osa_runtime.nn.depth import rounding_depth
 from osa_runtime.parity.certificate import Check
 from osa_runtime.parity.signature import TOKENS
 from osa_runtime.runtime.interface import ANY_DTYPE

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from osa_runtime.errors import InputError, InterfaceError
+from osa_runtime.nn.depth import matrix_count
 from osa_runtime.parity.certificate import Bisection, CaseResult, Check, LayerResult, UnitResult
 from osa_runtime.parity.compare import Tolerance
 from osa_runtime.parity.feeds import Case, sweep
@@ -222,8 +223,7 @@ class _Verification:
         assert self.expected is not None
         depth, found = 4, {}
         for name in names:
-            module = self.expected.model.get_submodule(name)
-            depth += sum(parameter.dim() >= 2 for parameter in module.parameters())
+            depth += matrix_count(self.expected.model.get_submodule(name))
             found[name] = self._of_table(depth)
         return found
 

@@ -13,9 +13,9 @@ from torch.nn.utils import parametrize
 from exponents import normal
 from osa_runtime.errors import ExponentRangeError, ExportError, InputError
 from osa_runtime.exporters import export
-from osa_runtime.exporters.pipeline import rounding_depth
 from osa_runtime.exporters.runners import artifact_runner
 from osa_runtime.nn import IsometricMLP, OrthogonalSelfAttention
+from osa_runtime.nn.depth import rounding_depth
 from osa_runtime.ops import orthogonal_attention
 from osa_runtime.parity import compare
 

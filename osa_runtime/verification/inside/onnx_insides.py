@@ -20,6 +20,7 @@ from osa_runtime.errors import RunError
 from osa_runtime.exporters.functions import DOMAIN
 from osa_runtime.exporters.onnx_reading import read_onnx
 from osa_runtime.exporters.onnx_tensors import input_specs
+from osa_runtime.runtime.onnx_session import error_text
 from osa_runtime.verification.inside.insides import Array, Core, Insides
 from osa_runtime.verification.inside.onnx_slicing import GraphIndex, reads
 
@@ -138,7 +139,7 @@ class OnnxInsides(Insides):
         try:
             return list(session.run(list(wanted), {name: known.get(name, feeds.get(name)) for name in needed}))
         except Exception as error:
-            raise RunError(f"ONNX Runtime failed in a part of the model ({wanted[0]}): {_text(error)}") from error
+            raise RunError(f"ONNX Runtime failed in a part of the model ({wanted[0]}): {error_text(error)}") from error
 
     def _session(self, known: tuple[str, ...], wanted: tuple[str, ...]) -> Any:
         """One session is kept: the same part is often run several times in a row."""
@@ -159,7 +160,7 @@ class OnnxInsides(Insides):
         try:
             return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         except Exception as error:
-            raise RunError(f"ONNX Runtime cannot load a part of the model: {_text(error)}") from error
+            raise RunError(f"ONNX Runtime cannot load a part of the model: {error_text(error)}") from error
 
 
 def _zeros(spec: TensorSpec, sizes: Mapping[str, int]) -> Array:
@@ -228,7 +229,3 @@ def _mask_inputs(index: GraphIndex, read: set[str]) -> set[str] | None:
     sources = {name for i in makers for name in reads(index.nodes[i])} | set(booleans)
     inputs = {name for name in sources if name in index.inputs}
     return inputs if all(index.types.get(name) == TensorProto.BOOL for name in inputs) else None
-
-
-def _text(error: Exception) -> str:
-    return " ".join(str(error).split())[:600] or type(error).__name__
