@@ -15,14 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from osa_runtime.errors import InputError, OsaError
-from osa_runtime.runtime.input_checks import check_inputs
 from osa_runtime.runtime.interface import manifest_interface
 from osa_runtime.runtime.session import load
 from osa_runtime.serving.batch_plan import BatchPlan
 from osa_runtime.serving.execution import execute
 from osa_runtime.serving.job import Job
 from osa_runtime.serving.messages import Array
-from osa_runtime.serving.quick_check import QuickCheck
 
 
 class TritonPythonModel:
@@ -41,7 +39,6 @@ class TritonPythonModel:
         self._interface = manifest_interface(manifest, str(folder))
         self._values = manifest.values
         self._plan = BatchPlan(self._interface)
-        self._quick = QuickCheck(self._interface)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """As many responses as requests, each the answer or the error of its own request."""
@@ -61,7 +58,7 @@ class TritonPythonModel:
 
     def _job(self, tensors: dict[str, Array]) -> Job:
         feeds = self._plan.with_mask(tensors)
-        arrays = feeds if self._quick.passes(feeds) else check_inputs(feeds, self._interface)
+        arrays = self._session.check(feeds)
         for name, limits in self._values.items():
             _check_ids(name, arrays[name], limits)
         return Job(arrays, self._plan.extent(arrays), _nobody_waits, arrived=0.0, deadline=math.inf)

@@ -36,6 +36,7 @@ class OnnxSession(Session):
             check_agreement(declared, found, f"The manifest of {source.path.parent}")
         super().__init__(source, declared or found, placement)
         self._device = Device("cuda", options.device.index) if placement.device != "cpu" else CPU
+        self._names = [spec.name for spec in self.outputs]
 
     def _start(self, source: Source, options: LoadOptions) -> tuple[Any, Placement]:
         note = None
@@ -79,9 +80,8 @@ class OnnxSession(Session):
             raise ArtifactError(f"ONNX Runtime cannot load {source.path}: {error_text(error)}") from error
 
     def _execute(self, arrays: dict[str, Array]) -> dict[str, Array]:
-        names = [spec.name for spec in self.outputs]
-        feeds = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-        session = self._session
+        names, session = self._names, self._session
+        feeds = {name: np.asarray(array, order="C") for name, array in arrays.items()}
         if session is None:
             raise RunError(f"The session of {self.path} is closed; load the model again.")
         try:

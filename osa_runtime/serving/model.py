@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ import numpy as np
 from osa_runtime.artifact import MANIFEST_FILE, Artifact, Manifest
 from osa_runtime.errors import ArtifactError
 from osa_runtime.parity.certificate import CERTIFICATE_FILE
-from osa_runtime.runtime.input_checks import check_inputs
 from osa_runtime.runtime.interface import Interface, manifest_interface
 from osa_runtime.runtime.session import Session, load
 from osa_runtime.serving.batch_plan import BatchPlan
@@ -23,7 +23,6 @@ from osa_runtime.serving.batcher import Batcher
 from osa_runtime.serving.certificates import check_certificate, layer_summary
 from osa_runtime.serving.job import Job
 from osa_runtime.serving.messages import Array
-from osa_runtime.serving.quick_check import QuickCheck
 from osa_runtime.serving.refusals import BadRequest
 from osa_runtime.serving.settings import BatchSettings, ServerSettings
 from osa_runtime.serving.statistics import ModelStatistics
@@ -86,17 +85,20 @@ class ServedModel:
         self.manifest, self.interface, self.plan = opened.manifest, opened.interface, opened.plan
         self.session, self.layers = opened.session, opened.layers
         self.book = book
-        self._quick = QuickCheck(opened.interface)
         inputs = {spec.name for spec in opened.interface.inputs}
         self._id_ranges = {name: limits for name, limits in opened.manifest.values.items() if name in inputs}
-        self.max_batch = settings.max_batch if opened.plan.can_batch else 0
-        self.batcher = Batcher(opened.name, opened.session.run, opened.plan, settings, book)
+        # the range of the axis too: batches are joined from checked requests and are not checked again
+        most = min(settings.max_batch, _batch_range(opened)[1])
+        self.max_batch = most if opened.plan.can_batch else 0
+        self.batcher = Batcher(
+            opened.name, opened.session.run_checked, opened.plan, replace(settings, max_batch=most), book
+        )
         self.output_names = frozenset(spec.name for spec in opened.interface.outputs)
 
     def job(self, feeds: dict[str, Array], on_done: Callable[[Job], None], **times: Any) -> Job:
         """A request that fits the model; what does not is an InputError."""
         feeds = self.plan.with_mask(feeds)
-        arrays = feeds if self._quick.passes(feeds) else check_inputs(feeds, self.interface)
+        arrays = self.session.check(feeds)
         self._check_ids(arrays)
         extent = self.plan.extent(arrays)
         if self.max_batch and extent.rows > self.max_batch:
@@ -122,13 +124,22 @@ class ServedModel:
 
 def _warm_up(opened: OpenedModel) -> None:
     """The first runs allocate and choose kernels; no client shall wait for that."""
-    for rows in WARM_UP_ROWS if opened.plan.can_batch else (1,):
+    least, most = _batch_range(opened)
+    for rows in sorted({min(max(rows, least), most) for rows in WARM_UP_ROWS}):
         sizes = {str(opened.plan.batch_axis): rows}
         feeds = {
             spec.name: np.ones([_warm_size(axis, sizes, opened.interface) for axis in spec.shape], spec.dtype)
             for spec in opened.interface.inputs
         }
         opened.session.run(feeds)
+
+
+def _batch_range(opened: OpenedModel) -> tuple[int, int]:
+    """The least and the most rows that the model takes."""
+    if not opened.plan.can_batch:
+        return 1, 1
+    limits = opened.interface.axes.get(str(opened.plan.batch_axis), {})
+    return max(1, limits.get("min", 1)), limits.get("max", sys.maxsize)
 
 
 def _warm_size(axis: int | str, sizes: dict[str, int], interface: Interface) -> int:

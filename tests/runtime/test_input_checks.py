@@ -13,6 +13,7 @@ from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import InputError
 from osa_runtime.runtime.input_checks import check_finite_inputs, check_inputs, describe_nonfinite
 from osa_runtime.runtime.interface import ANY_DTYPE, ANY_SHAPE, Interface
+from osa_runtime.runtime.quick_check import QuickCheck
 
 TOKENS, MASK = np.zeros((2, 5), np.int64), np.ones((2, 5), bool)
 SEQUENCE = Interface(
@@ -60,6 +61,19 @@ def test_what_is_wrong_is_said(case: str) -> None:
     interface, feeds, message = WRONG[case]
     with pytest.raises(InputError, match=message):
         check_inputs(feeds, interface)
+    assert not QuickCheck(interface).passes(feeds)
+
+
+def test_the_quick_check_leaves_all_but_plain_arrays_to_the_full_one() -> None:
+    image = np.zeros((1, 1, 8, 8), np.float32)
+    quick = QuickCheck(IMAGE)
+    assert quick.passes({"images": image})
+    assert not quick.passes({"images": image.tolist()})
+    assert not quick.passes({"images": np.ma.masked_array(image)})
+    assert not quick.passes({})
+    undeclared = Interface((TensorSpec("x", ANY_DTYPE, ANY_SHAPE),), ())
+    assert not QuickCheck(undeclared).passes({"x": image})
+    assert not QuickCheck(undeclared).passes({})
 
 
 def test_arrays_come_in_the_order_of_the_model() -> None:
@@ -97,6 +111,8 @@ def test_a_shape_passes_exactly_when_it_fits(spec: list[list[int | str]], data: 
     shapes = [[axis if isinstance(axis, int) else sizes[axis] for axis in shape] for shape in spec]
     feeds = {f"x{i}": np.zeros(shape, np.float32) for i, shape in enumerate(shapes)}
     assert list(check_inputs(feeds, interface)) == list(feeds)
+    quick = QuickCheck(interface)
+    assert quick.passes(feeds)
     changed = data.draw(st.sampled_from([i for i, shape in enumerate(shapes) if shape] or [None]))
     if changed is None:
         return
@@ -105,5 +121,7 @@ def test_a_shape_passes_exactly_when_it_fits(spec: list[list[int | str]], data: 
     alone = sum(shape.count(name) for shape in spec) == 1 and isinstance(name, str)
     wrong = 0 if alone else shapes[changed][axis] + data.draw(st.integers(1, 3))
     shapes[changed][axis] = wrong
+    feeds = {f"x{i}": np.zeros(shape, np.float32) for i, shape in enumerate(shapes)}
     with pytest.raises(InputError, match=f"x{changed}" if isinstance(name, int) else "size"):
-        check_inputs({f"x{i}": np.zeros(shape, np.float32) for i, shape in enumerate(shapes)}, interface)
+        check_inputs(feeds, interface)
+    assert not quick.passes(feeds)

@@ -218,3 +218,17 @@ def test_binding_gives_what_running_gives(exported: Exported) -> None:
 
 def test_the_facade_offers_it() -> None:
     assert osa_runtime.load is load
+
+
+def test_an_input_without_axes_stays_one(tmp_path: Path) -> None:
+    from onnx import TensorProto, helper, save
+
+    numbers = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in (("x", [2]), ("by", []))
+    ]
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])
+    graph = helper.make_graph([helper.make_node("Mul", ["x", "by"], ["y"])], "scaled", numbers, [result])
+    save(helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 18)]), tmp_path / "model.onnx")
+    with load(tmp_path / "model.onnx") as session:
+        outputs = session.run({"x": np.array([1, 2], np.float32), "by": np.array(3, np.float32)})
+    assert outputs["y"].tolist() == [3, 6]
