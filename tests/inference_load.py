@@ -6,71 +6,103 @@ import http.client
 import json
 import threading
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from types import TracebackType
 
 import numpy as np
 from numpy.typing import NDArray
 
 CLIENTS = 8
-PATIENCE = 60  # seconds
+PATIENCE = 60  # seconds; a request that takes longer hangs
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A request that was answered with an error, or whose connection ended without a byte of an answer."""
+
+    began: float
+    ended: float
+    what: str
 
 
 class InferenceLoad:
-    """Runs from the beginning to the end of its block. ``failures`` were answered, ``lost`` were not.
+    """Runs from the beginning to the end of its block, and repeats nothing.
 
-    A connection that was used before and ends without a byte of an answer is HTTP's sign to send again; the clients do
-    so once, and ``repeated`` counts it.
+    ``right[i]`` counts answers equal to ``expected[i]``. Other requests end in ``failures`` (clean: the client knows
+    that it got nothing), in ``wrong`` (a 200 with other values) or in ``lost`` (half an answer, or none in time).
     """
 
-    def __init__(self, port: int, model: str, image: NDArray[np.float32], expected: NDArray[np.float32]) -> None:
+    def __init__(self, port: int, model: str, image: NDArray[np.float32], *expected: NDArray[np.float32]) -> None:
         self._port, self._path = port, f"/v2/models/{model}/infer"
         tensor = {"name": "images", "datatype": "FP32", "shape": image.shape, "data": image.ravel().tolist()}
         self._body = json.dumps({"inputs": [tensor]})
-        self._expected = expected.ravel()
+        self._expected: Sequence[NDArray[np.float32]] = [array.ravel() for array in expected]
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._ask, daemon=True) for _ in range(CLIENTS)]
-        self._right = 0
-        self.failures: list[str] = []
+        self.right = [0] * len(expected)
+        self.failures: list[Failure] = []
+        self.wrong: list[str] = []
         self.lost: list[str] = []
-        self.repeated = 0
 
     def _ask(self) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=PATIENCE)
         while not self._stop.is_set():
-            used = connection.sock is not None
-            try:
-                try:
-                    self._exchange(connection)
-                except http.client.RemoteDisconnected:
-                    if not used:
-                        raise
-                    self.repeated += 1
-                    self._exchange(connection)
-            except (OSError, http.client.HTTPException) as error:
-                self.lost.append(repr(error))
-                connection.close()
+            began = time.monotonic()
+            failure = self._exchange(connection)
+            if failure is not None:
+                self.failures.append(Failure(began, time.monotonic(), failure))
         connection.close()
 
-    def _exchange(self, connection: http.client.HTTPConnection) -> None:
-        connection.request("POST", self._path, self._body)
-        answer = connection.getresponse()
-        self._note(answer.status, answer.read())
+    def _exchange(self, connection: http.client.HTTPConnection) -> str | None:
+        """What failed cleanly, if anything did."""
+        try:
+            connection.request("POST", self._path, self._body)
+            answer = connection.getresponse()
+        except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError) as error:
+            connection.close()
+            return f"closed: {error!r}"
+        except (OSError, http.client.HTTPException) as error:
+            self._lose(connection, error)
+            return None
+        try:
+            body = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            self._lose(connection, error)
+            return None
+        if answer.status != 200:
+            return f"{answer.status}: {body.decode()[:200]}"
+        self._compare(np.array(json.loads(body)["outputs"][0]["data"], np.float32))
+        return None
 
-    def _note(self, status: int, body: bytes) -> None:
-        if status != 200:
-            self.failures.append(f"{status}: {body.decode()[:200]}")
-            return
-        got = np.array(json.loads(body)["outputs"][0]["data"], np.float32)
-        if not np.allclose(got, self._expected, rtol=1e-4, atol=1e-4):
-            self.failures.append(f"wrong answer: {got}")
-            return
-        self._right += 1
+    def _lose(self, connection: http.client.HTTPConnection, error: Exception) -> None:
+        self.lost.append(repr(error))
+        connection.close()
+
+    def _compare(self, got: NDArray[np.float32]) -> None:
+        for number, expected in enumerate(self._expected):
+            if np.allclose(got, expected, rtol=1e-4, atol=1e-4):
+                self.right[number] += 1
+                return
+        self.wrong.append(f"{got}")
+
+    def check_perfect(self) -> None:
+        """Every request got a right answer."""
+        assert (self.wrong, self.lost, self.failures) == ([], [], [])
+
+    def check_killed(self, moment: float) -> None:
+        """Only requests that were under way at this moment may have failed, and only cleanly."""
+        assert (self.wrong, self.lost) == ([], [])
+        assert all(failure.began <= moment <= failure.ended for failure in self.failures), (moment, self.failures)
+        assert len(self.failures) <= CLIENTS
 
     def wait_for(self, number: int) -> None:
         """So many more right answers."""
-        goal, end = self._right + number, time.monotonic() + PATIENCE
-        while self._right < goal:
-            assert time.monotonic() < end, f"{self._right} of {goal} answers; {self.failures[-3:]} {self.lost[-3:]}"
+        goal, end = sum(self.right) + number, time.monotonic() + PATIENCE
+        while sum(self.right) < goal:
+            assert time.monotonic() < end, (
+                f"{self.right} of {goal}; {self.failures[-3:]} {self.wrong[-3:]} {self.lost[-3:]}"
+            )
             time.sleep(0.02)
 
     def __enter__(self) -> InferenceLoad:
@@ -84,3 +116,5 @@ class InferenceLoad:
         self._stop.set()
         for thread in self._threads:
             thread.join(PATIENCE)
+            if thread.is_alive():
+                self.lost.append("a client still waits")

@@ -46,7 +46,7 @@ def test_it_serves_until_a_signal_and_ends_with_0(
     process.send_signal(number)
     output, errors = process.communicate(timeout=120)
     assert (process.returncode, output) == (0, ""), errors
-    assert (load.failures, load.lost) == ([], [])
+    load.check_perfect()
     assert "Traceback" not in errors
     wait_for_the_end()
 
