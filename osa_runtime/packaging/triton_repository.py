@@ -12,7 +12,6 @@ REPO/NAME/1/model.py, osa_runtime/    for the python backend: what runs it
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,17 +19,15 @@ from pathlib import Path
 from osa_runtime import __version__
 from osa_runtime.artifact import MANIFEST_FILE, Artifact
 from osa_runtime.atomic import atomic_folder, check_replaceable
-from osa_runtime.errors import ArtifactError, InputError, RunError, StorageError
+from osa_runtime.errors import RunError
+from osa_runtime.packaging.packed_artifacts import MARKER, check_apart, copy_artifact, name_artifacts, open_onnx
 from osa_runtime.packaging.runtime_copy import copy_runtime
 from osa_runtime.packaging.triton_config import TritonConfig
 from osa_runtime.packaging.triton_settings import TritonSettings
 from osa_runtime.packaging.warm_up import FOLDER, Feeds, sample_feeds, write_samples
-from osa_runtime.parity.certificate import CERTIFICATE_FILE
 from osa_runtime.runtime.interface import manifest_interface
 from osa_runtime.runtime.session import load
-from osa_runtime.serving.model_folders import NAME
 
-MARKER = "osa-package.json"
 MODEL_PY = '''"""Runs the exported model in this folder. Triton's Python needs numpy and onnxruntime, nothing else."""
 
 import sys
@@ -61,68 +58,30 @@ def package_triton(
 ) -> list[PackedModel]:
     """Write a model repository with one model per artifact, named after its folder or ``name``, in one step."""
     settings = settings or TritonSettings()
-    named = _named(artifacts, name)
+    named = name_artifacts(artifacts, name, "Triton")
     check_replaceable(out, replace=replace, marker=MARKER)
-    for folder in artifacts:
-        _check_apart(out, folder)
+    check_apart(out, artifacts)
     with atomic_folder(out, replace=replace, marker=MARKER) as temporary:
         packed = [_write_model(temporary, model, folder, settings) for model, folder in named.items()]
         (temporary / MARKER).write_text(_description(packed, settings), encoding="utf-8")
     return packed
 
 
-def _named(artifacts: Sequence[Path], name: str | None) -> dict[str, Path]:
-    if not artifacts:
-        raise InputError("There is nothing to package; name at least one folder that `osa export` wrote.")
-    if name is not None and len(artifacts) > 1:
-        raise InputError(f"--name {name} is for one model, got {len(artifacts)} artifacts; leave it out.")
-    found: dict[str, Path] = {}
-    for folder in artifacts:
-        chosen = folder.resolve().name if name is None else name
-        if not NAME.fullmatch(chosen):
-            raise InputError(
-                f"{chosen!r} cannot be the name of a model in Triton; expected letters, digits, . _ and -, "
-                "at most 128, a letter or digit first. Choose one with --name."
-            )
-        if chosen in found:
-            raise InputError(f"{folder} and {found[chosen]} have the same name {chosen}; package one of them alone.")
-        found[chosen] = folder
-    return found
-
-
-def _check_apart(out: Path, folder: Path) -> None:
-    target, source = out.resolve(), folder.resolve()
-    if target == source or target in source.parents or source in target.parents:
-        raise StorageError(f"--out {out} and the artifact {folder} lie in each other; choose a folder of its own.")
-
-
 def _write_model(repository: Path, name: str, folder: Path, settings: TritonSettings) -> PackedModel:
-    artifact = _open(folder)
+    artifact = open_onnx(folder)
     interface = manifest_interface(artifact.manifest, str(folder / MANIFEST_FILE))
     config = TritonConfig(name, interface, settings)
     samples = _tried_samples(artifact, config) if settings.warm_up else {}
     home = repository / name
     version = home / str(settings.version)
     version.mkdir(parents=True)
-    _copy_artifact(artifact, version)
+    copy_artifact(artifact, version)
     if settings.backend == "python":
         copy_runtime(version)
         (version / "model.py").write_text(MODEL_PY, encoding="utf-8")
     files: Mapping[str, str] = write_samples(home / FOLDER, samples) if samples else {}
     (home / "config.pbtxt").write_text(config.text(samples, files), encoding="utf-8")
     return PackedModel(name, folder, config.max_batch)
-
-
-def _open(folder: Path) -> Artifact:
-    artifact = Artifact.open(folder)
-    kind = artifact.manifest.format
-    if kind != "onnx":
-        raise ArtifactError(
-            f"{folder} is of the format {kind}, expected onnx, which needs no torch in the server. "
-            "Export it again with `osa export --format onnx`."
-        )
-    artifact.check_files()
-    return artifact
 
 
 def _tried_samples(artifact: Artifact, config: TritonConfig) -> Feeds:
@@ -137,14 +96,6 @@ def _tried_samples(artifact: Artifact, config: TritonConfig) -> Feeds:
                 "Package it with --no-warm-up if it is right on your data."
             ) from error
     return feeds
-
-
-def _copy_artifact(artifact: Artifact, version: Path) -> None:
-    for name in (MANIFEST_FILE, *artifact.manifest.files):
-        shutil.copyfile(artifact.folder / name, version / name)
-    certificate = artifact.folder / CERTIFICATE_FILE
-    if certificate.is_file():
-        shutil.copyfile(certificate, version / CERTIFICATE_FILE)
 
 
 def _description(packed: Sequence[PackedModel], settings: TritonSettings) -> str:

@@ -1,0 +1,62 @@
+"""What every package has in common: named artifacts, checked and copied into a folder that is ours to replace."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from osa_runtime.artifact import MANIFEST_FILE, Artifact
+from osa_runtime.errors import ArtifactError, InputError, StorageError
+from osa_runtime.parity.certificate import CERTIFICATE_FILE
+from osa_runtime.serving.model_folders import NAME
+
+MARKER = "osa-package.json"
+
+
+def name_artifacts(artifacts: Sequence[Path], name: str | None, server: str) -> dict[str, Path]:
+    """Each after its folder, or the only one after ``name``."""
+    if not artifacts:
+        raise InputError("There is nothing to package; name at least one folder that `osa export` wrote.")
+    if name is not None and len(artifacts) > 1:
+        raise InputError(f"--name {name} is for one model, got {len(artifacts)} artifacts; leave it out.")
+    found: dict[str, Path] = {}
+    for folder in artifacts:
+        chosen = folder.resolve().name if name is None else name
+        if not NAME.fullmatch(chosen):
+            raise InputError(
+                f"{chosen!r} cannot be the name of a model in {server}; expected letters, digits, . _ and -, "
+                "at most 128, a letter or digit first. Choose one with --name."
+            )
+        if chosen in found:
+            raise InputError(f"{folder} and {found[chosen]} have the same name {chosen}; package one of them alone.")
+        found[chosen] = folder
+    return found
+
+
+def check_apart(out: Path, artifacts: Sequence[Path]) -> None:
+    for folder in artifacts:
+        target, source = out.resolve(), folder.resolve()
+        if target == source or target in source.parents or source in target.parents:
+            raise StorageError(f"--out {out} and the artifact {folder} lie in each other; choose a folder of its own.")
+
+
+def open_onnx(folder: Path) -> Artifact:
+    """Whose files are those of its manifest."""
+    artifact = Artifact.open(folder)
+    kind = artifact.manifest.format
+    if kind != "onnx":
+        raise ArtifactError(
+            f"{folder} is of the format {kind}, expected onnx, which needs no torch in the server. "
+            "Export it again with `osa export --format onnx`."
+        )
+    artifact.check_files()
+    return artifact
+
+
+def copy_artifact(artifact: Artifact, version: Path) -> None:
+    for name in (MANIFEST_FILE, *artifact.manifest.files):
+        shutil.copyfile(artifact.folder / name, version / name)
+    certificate = artifact.folder / CERTIFICATE_FILE
+    if certificate.is_file():
+        shutil.copyfile(certificate, version / CERTIFICATE_FILE)
