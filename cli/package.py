@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from osa_runtime.cli.package_ray import ray
+
 app = typer.Typer(help="Pack exported models for other servers.", no_args_is_help=True, rich_markup_mode="rich")
 
 WHAT, BATCHING, RUN = "What", "Batching", "Where it runs"
@@ -15,6 +17,9 @@ WHAT, BATCHING, RUN = "What", "Batching", "Where it runs"
 @app.callback()
 def package() -> None:
     """Pack exported models for other servers."""
+
+
+app.command()(ray)
 
 
 @app.command()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from osa_runtime.errors import ConfigError
 from osa_runtime.serving.bearer_token import read_token
 from osa_runtime.serving.settings import MEGABYTE, BatchSettings, Limits, ServerSettings
 
+NUMBERS = ("upscale_delay", "downscale_delay", "max_delay_ms", "timeout", "drain", "max_body_mb", "max_tensor_mb")
 RANGE = re.compile(r"(\d+)(?::(\d+))?")
 
 
@@ -22,6 +24,7 @@ class RayOptions:
 
     artifacts: tuple[str, ...] = ()
     repository: str | None = None
+    packed: Mapping[str, str] = field(default_factory=dict)  # hashes that the repository's models must have
     versions: int = 1
     require_certificate: bool = False
     replicas: int | str = 1  # "MIN:MAX" scales with the load
@@ -45,7 +48,7 @@ class RayOptions:
     @classmethod
     def read(cls, arguments: Mapping[str, Any]) -> RayOptions:
         """From a config file, where a wrong word must not be ignored."""
-        known = [field.name for field in dataclasses.fields(cls)]
+        known = [entry.name for entry in dataclasses.fields(cls)]
         unknown = sorted(set(arguments) - set(known))
         if unknown:
             raise ConfigError(f"Unknown arguments: {', '.join(unknown)}. Expected some of {', '.join(known)}.")
@@ -67,6 +70,14 @@ class RayOptions:
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
                 raise ConfigError(f"{name} is {value!r}, expected a whole number from 1 on.")
+        for name in NUMBERS:
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+                raise ConfigError(f"{name} is {value!r}, expected a number from 0 on.")
+        if self.target_ongoing is not None and not 0 < self.target_ongoing < math.inf:
+            raise ConfigError(f"target_ongoing is {self.target_ongoing!r}, expected a number above 0.")
+        if self.packed and self.repository is None:
+            raise ConfigError("packed holds the hashes of the models in repository, and there is none.")
         self.replica_range()
 
     def replica_range(self) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from osa_runtime.serving.logs import Log
 from osa_runtime.serving.rest_app import RestApp
 from osa_runtime.serving_ray.grpc_front import METHODS, STREAM, GrpcFront
 from osa_runtime.serving_ray.options import RayOptions
+from osa_runtime.serving_ray.packed_models import check_packed
 from osa_runtime.serving_ray.rest_front import RestFront
 from osa_runtime.serving_ray.whole_answers import send_whole_answers
 
@@ -21,6 +22,8 @@ class Replica:
 
     async def __init__(self, options: RayOptions) -> None:  # type: ignore[misc]  # Ray awaits it
         settings = options.settings()
+        if settings.repository is not None and options.packed:
+            check_packed(settings.repository, options.packed)
         self._engine = Engine(settings, Log(options.log_level, requests=options.log_requests))
         try:
             await self._engine.repository.load_all()

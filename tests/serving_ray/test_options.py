@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,13 @@ def test_other_replicas_are_refused(given: Any) -> None:
         pytest.param({"artifacts": ["/m"], "token_file": "token"}, "token is relative", id="relative token"),
         pytest.param({"artifacts": ["/m"], "max_batch": 0}, "max_batch is 0", id="no batch"),
         pytest.param({"artifacts": ["/m"], "threads": "2"}, "threads is '2'", id="text for a number"),
-        pytest.param({"artifacts": ["/m"], "max_delay_ms": "2"}, "wrong type", id="text for milliseconds"),
+        pytest.param({"artifacts": ["/m"], "max_delay_ms": "2"}, "max_delay_ms is '2'", id="text for milliseconds"),
+        pytest.param({"artifacts": ["/m"], "timeout": math.nan}, "timeout is nan", id="no number"),
+        pytest.param({"artifacts": ["/m"], "drain": math.inf}, "drain is inf", id="endless"),
+        pytest.param({"artifacts": ["/m"], "downscale_delay": -1}, "downscale_delay is -1", id="negative"),
+        pytest.param({"artifacts": ["/m"], "target_ongoing": 0}, "target_ongoing is 0", id="no target"),
+        pytest.param({"artifacts": ["/m"], "target_ongoing": "2"}, "wrong type", id="text for the target"),
+        pytest.param({"artifacts": ["/m"], "packed": {"m/1": "0"}}, "there is none", id="hashes of nothing"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:

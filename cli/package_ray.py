@@ -1,0 +1,114 @@
+"""``osa package ray``: exported models as an application that ``serve deploy`` takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from shlex import quote
+from typing import Annotated, Literal
+
+import typer
+
+WHAT, SCALE, BATCHING, WHERE = "What", "Replicas", "Batching", "Where it listens"
+
+
+def ray(
+    artifacts: Annotated[list[Path], typer.Argument(help="Exported ONNX folders; each becomes a model of its name.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the application.")],
+    at: Annotated[
+        str | None,
+        typer.Option(
+            help="Where that folder will be on the machines of the cluster.",
+            show_default="where it is here",
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="For one artifact: the model's name.", show_default="its folder's", rich_help_panel=WHAT),
+    ] = None,
+    version_number: Annotated[int, typer.Option(min=1, help="The models' version.", rich_help_panel=WHAT)] = 1,
+    require_certificate: Annotated[
+        bool, typer.Option("--require-certificate", help="Serve verified models only.", rich_help_panel=WHAT)
+    ] = False,
+    replicas: Annotated[str, typer.Option(help="N, or MIN:MAX to follow the load.", rich_help_panel=SCALE)] = "2",
+    target_ongoing: Annotated[
+        float | None,
+        typer.Option(
+            help="Requests under way per replica that scaling aims at.",
+            show_default="half of --max-batch",
+            rich_help_panel=SCALE,
+        ),
+    ] = None,
+    upscale_delay: Annotated[
+        float, typer.Option(min=0, help="Seconds of too many requests before there are more.", rich_help_panel=SCALE)
+    ] = 30.0,
+    downscale_delay: Annotated[
+        float, typer.Option(min=0, help="Seconds of too few before there are less.", rich_help_panel=SCALE)
+    ] = 600.0,
+    threads: Annotated[int, typer.Option(min=1, help="Threads, and CPUs, per replica.", rich_help_panel=SCALE)] = 1,
+    device: Annotated[
+        Literal["cpu", "cuda"], typer.Option(help="With cuda each replica gets a GPU.", rich_help_panel=SCALE)
+    ] = "cpu",
+    max_batch: Annotated[int, typer.Option(min=1, help="Rows per run at most.", rich_help_panel=BATCHING)] = 32,
+    max_delay_ms: Annotated[
+        float, typer.Option(min=0, help="Milliseconds to wait for a fuller batch.", rich_help_panel=BATCHING)
+    ] = 0.0,
+    max_queue: Annotated[
+        int, typer.Option(min=1, help="Requests that may wait per replica.", rich_help_panel=BATCHING)
+    ] = 512,
+    timeout: Annotated[
+        float, typer.Option(min=0.001, help="Seconds from arrival to answer.", rich_help_panel=BATCHING)
+    ] = 30.0,
+    host: Annotated[str, typer.Option(help="Address of each machine's proxy.", rich_help_panel=WHERE)] = "0.0.0.0",
+    http_port: Annotated[int, typer.Option(help="Port for REST.", rich_help_panel=WHERE)] = 8000,
+    grpc_port: Annotated[int, typer.Option(help="Port for gRPC; -1 leaves it out.", rich_help_panel=WHERE)] = 8001,
+    route_prefix: Annotated[str, typer.Option(help="What paths of REST begin with.", rich_help_panel=WHERE)] = "/",
+    proxies: Annotated[
+        Literal["EveryNode", "HeadOnly"], typer.Option(help="Which machines take requests.", rich_help_panel=WHERE)
+    ] = "EveryNode",
+    token_file: Annotated[
+        str | None,
+        typer.Option(help="File on the machines with the token that clients send.", rich_help_panel=WHERE),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a folder that was packed here before.")] = False,
+) -> None:
+    """Write an application for Ray Serve: models, a config file for `serve deploy`, Ray's environment.
+
+    The folder must be at the same path on every machine. The config file holds the models' hashes: a replica that finds
+    other models there does not start, and a new package is a change that `serve deploy` rolls out.
+
+    [bold]Examples[/bold]
+
+    [cyan]osa package ray digits-onnx --out app[/cyan]        then: serve deploy app/serve.yaml
+
+    [cyan]osa package ray digits-onnx --out app --at /srv/app --replicas 1:8 --token-file /etc/osa/token[/cyan]
+    """
+    from osa_runtime.cli.serve_start import check_packages
+
+    check_packages(grpc=False)
+    from osa_runtime.packaging.ray_application import package_ray
+    from osa_runtime.packaging.ray_config import RayAddresses
+    from osa_runtime.serving.settings import LOOPBACK
+
+    options = {
+        "require_certificate": require_certificate,
+        "replicas": int(replicas) if replicas.isdecimal() else replicas,
+        "target_ongoing": target_ongoing,
+        "upscale_delay": upscale_delay,
+        "downscale_delay": downscale_delay,
+        "threads": threads,
+        "device": device,
+        "max_batch": max_batch,
+        "max_delay_ms": max_delay_ms,
+        "max_queue": max_queue,
+        "timeout": timeout,
+        "token_file": token_file,
+    }
+    addresses = RayAddresses(host, http_port, None if grpc_port == -1 else grpc_port, route_prefix, proxies)
+    packed = package_ray(artifacts, out, options, addresses, at=at, name=name, version=version_number, replace=force)
+    if token_file is None and host not in LOOPBACK:
+        typer.echo(f"warning: other machines will reach {host}, and no token will be asked for", err=True)
+    for model in packed.models:
+        typer.echo(f"{model} on {device}, replicas: {replicas}")
+    typer.echo(f"Then, on every machine: . {quote(str(packed.environment))}; ray start …")
+    typer.echo(f"and once:               serve deploy {quote(str(packed.config))}")
