@@ -75,6 +75,9 @@ def serve(
     max_tensor_mb: Annotated[
         float, typer.Option(min=0.001, help="Megabytes per tensor.", rich_help_panel=SAFETY)
     ] = 64.0,
+    max_connections: Annotated[
+        int, typer.Option(min=1, help="Open at once, REST and gRPC; more get 503.", rich_help_panel=SAFETY)
+    ] = 512,
     token_file: Annotated[
         Path | None,
         typer.Option(help="Ask for the bearer token in this file; or set OSA_SERVE_TOKEN.", rich_help_panel=SAFETY),
@@ -124,7 +127,7 @@ def serve(
         tls_certificate=tls_certificate,
         tls_key=tls_key,
         batching=BatchSettings(max_batch, max_delay_ms / 1e3, max_queue, timeout),
-        limits=Limits(int(max_body_mb * MEGABYTE), int(max_tensor_mb * MEGABYTE)),
+        limits=Limits(int(max_body_mb * MEGABYTE), int(max_tensor_mb * MEGABYTE), max_connections),
     )
     if engine == "ray":
         from osa_runtime.cli.serve_ray import run_on_ray

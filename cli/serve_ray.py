@@ -51,10 +51,14 @@ def _check_ray() -> None:
 
 
 def _check_settings(settings: ServerSettings, token_file: Path | None) -> None:
+    from osa_runtime.serving.settings import Limits
+
     if settings.watch is not None:
         raise InputError("--watch would reach one replica only; leave it out, and deploy again for a new version.")
     if settings.tls_certificate is not None:
         raise InputError("Ray's proxies speak no TLS here; put a proxy that does in front, and leave --tls-* out.")
+    if settings.limits.connections != Limits.connections:
+        raise InputError("Connections end at Ray's proxies, which --max-connections does not reach; leave it out.")
     if settings.token is not None and token_file is None and os.environ.get("RAY_ADDRESS"):
         raise InputError("The replicas of a Ray that runs already do not see OSA_SERVE_TOKEN; give --token-file.")
 

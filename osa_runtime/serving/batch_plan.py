@@ -8,7 +8,7 @@ sees; without a mask only requests of equal sizes share a batch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,8 +21,7 @@ SHORT = 64  # sequences up to this length share a batch whatever their lengths
 MAX_STRETCH = 2  # longer ones are padded to no more than this many times their length
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
+class Extent(NamedTuple):
     """What of a request decides its place in a batch."""
 
     rows: int

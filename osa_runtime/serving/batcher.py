@@ -51,7 +51,7 @@ class Batcher:
     def running(self) -> int:
         return len(self._running)
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: Job, *, alone: bool = False) -> None:
         if len(self._waiting) >= self._settings.max_queue:
             self._drop_finished()
             if len(self._waiting) >= self._settings.max_queue:
@@ -62,9 +62,9 @@ class Batcher:
         if self._sweep is None:
             self._sweep = self._loop.call_later(SWEEP, self._expire)
         if not self._running:
-            self._start_or_wait()
+            self._start_or_wait(alone)
 
-    def _start_or_wait(self) -> None:
+    def _start_or_wait(self, alone: bool = False) -> None:
         """Begin the next batch, at once unless a delay was asked for and the batch is not full."""
         if not self._waiting:
             self._idle.set()
@@ -76,17 +76,20 @@ class Batcher:
                 if self._delay is None:
                     self._delay = self._loop.call_later(ripe - now, self._ripened)
                 return
-        self._start()
+        self._start(alone)
 
     def _ripened(self) -> None:
         self._delay = None
         if not self._running:
             self._start_or_wait()
 
-    def _start(self) -> None:
+    def _start(self, alone: bool) -> None:
         if self._usual < BRIEF and self._plan.has_one_shape:
             self._running = [self._waiting[0]]
-            self._loop.call_soon(self._run_here)  # after the requests that have arrived by now are queued
+            if alone:
+                self._run_here()
+            else:
+                self._loop.call_soon(self._run_here)  # after the requests that have arrived by now are queued
             return
         self._running = self._take()
         if self._running:

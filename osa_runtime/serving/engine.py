@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable
 
 from osa_runtime.errors import OsaError
+from osa_runtime.serving.connections import Connections
 from osa_runtime.serving.job import Job
 from osa_runtime.serving.logs import Log
 from osa_runtime.serving.messages import InferenceRequest, InferenceResponse
@@ -31,23 +32,29 @@ class Engine:
         folders = ModelFolders(settings.artifacts, settings.repository)
         self.repository = Repository(settings, folders, self.book, log)
         self.tracing = Tracing()
+        self.connections = Connections(settings.limits.connections)
         self.stopping = False  # no longer ready, but what comes is still answered
 
     @property
     def ready(self) -> bool:
         return not self.stopping and bool(self.repository.served())
 
-    def submit(self, request: InferenceRequest, on_answer: OnAnswer) -> Job:
-        """Queue a request. ``on_answer`` is called once, later, in the event loop; a refusal at once is raised."""
+    def submit(self, request: InferenceRequest, on_answer: OnAnswer, *, alone: bool = False) -> Job:
+        """Queue a request. ``on_answer`` is called once, in the event loop; a refusal at once is raised.
+
+        ``alone`` says that no other request can have come by now, so that a short run need not wait for company.
+        """
         model = self.repository.find(request.model, request.version)
         arrived = time.perf_counter()
         try:
-            return self._queue(model, request, on_answer, arrived)
+            return self._queue(model, request, on_answer, arrived, alone)
         except OsaError as error:
             model.book.add_failure(time.perf_counter() - arrived, as_refusal(error).status)
             raise
 
-    def _queue(self, model: ServedModel, request: InferenceRequest, on_answer: OnAnswer, arrived: float) -> Job:
+    def _queue(
+        self, model: ServedModel, request: InferenceRequest, on_answer: OnAnswer, arrived: float, alone: bool
+    ) -> Job:
         _check_outputs(model, request)
         longest = self.settings.batching.timeout
 
@@ -66,7 +73,7 @@ class Engine:
             deadline=arrived + min(request.timeout or longest, longest),
             allow_nonfinite=request.allows_nonfinite,
         )
-        model.batcher.submit(job)
+        model.batcher.submit(job, alone=alone)
         return job
 
     def _answer(self, model: ServedModel, request: InferenceRequest, job: Job) -> Answer:

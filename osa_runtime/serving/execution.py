@@ -93,4 +93,7 @@ def _blame(job: Job) -> None:
 
 
 def _all_finite(arrays: Mapping[str, Array]) -> bool:
-    return all(array.dtype.kind != "f" or np.isfinite(array).all() for array in arrays.values())
+    for array in arrays.values():
+        if array.dtype.kind == "f" and not np.logical_and.reduce(np.isfinite(array), axis=None):
+            return False
+    return True

@@ -11,7 +11,7 @@ from osa_runtime.serving.datatypes import NUMPY_NAMES
 from osa_runtime.serving.json_tensors import read_json_tensor, read_shape
 from osa_runtime.serving.messages import Array, InferenceRequest, Parameter, RequestedOutput
 from osa_runtime.serving.refusals import BadRequest
-from osa_runtime.serving.rest_request import read_class_count
+from osa_runtime.serving.rest_layout import read_class_count
 
 FIELDS = {
     "BOOL": "bool_contents",

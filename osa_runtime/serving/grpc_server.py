@@ -29,15 +29,17 @@ class GrpcServer:
     def __init__(self, engine: Engine, guard: Guard) -> None:
         self._settings = engine.settings
         self._service = GrpcService(engine, guard)
+        self._count = engine.connections
         self._connections: set[Http2Connection] = set()
         self._server: Any = None
 
     async def start(self) -> int:
         """Listen, and return the port."""
         settings, loop = self._settings, asyncio.get_running_loop()
+        held = HELD_BODIES * settings.limits.body
         try:
             self._server = await loop.create_server(
-                lambda: Http2Connection(self._accept, self._connections, HELD_BODIES * settings.limits.body),
+                lambda: Http2Connection(self._accept, self._connections, held, self._count, loop.call_later),
                 settings.host,
                 settings.grpc_port,
                 ssl=_context(settings),
@@ -47,8 +49,10 @@ class GrpcServer:
             raise StorageError(f"gRPC cannot listen on {where}: {error}. Choose another --grpc-port.") from error
         return int(self._server.sockets[0].getsockname()[1])
 
-    def _accept(self, stream: Stream, metadata: Headers) -> Handler:  # noqa: ARG002 - HTTP/2's signature
+    def _accept(self, stream: Stream, metadata: Headers) -> Handler:
         try:
+            if not stream.connection.served:
+                raise self._count.refusal()
             return self._call(metadata)
         except Refusal as refusal:
             return RefusedCall(self._service, metadata, refusal)

@@ -29,5 +29,9 @@ class Guard:
 
     def _check_origin(self, origin: bytes, host: bytes) -> None:
         """A page from elsewhere may make a browser send requests to this machine; it shall not load or unload."""
-        if urlsplit(origin.decode("latin-1")).netloc.lower() != host.decode("latin-1").lower():
+        try:
+            where = urlsplit(origin.decode("latin-1")).netloc
+        except ValueError:  # a bracket that does not close
+            where = ""
+        if where.lower() != host.decode("latin-1").lower():
             raise Forbidden("The request comes from a page of another origin; call the server from its own page.")

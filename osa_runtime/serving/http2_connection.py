@@ -12,21 +12,28 @@ from collections.abc import Callable
 from typing import Any
 
 from osa_runtime.serving import http2_frames as h2
+from osa_runtime.serving.connections import LINGER, Connections
 from osa_runtime.serving.http2_frames import ConnectionFault
 from osa_runtime.serving.http2_headers import LARGEST_BLOCK, HeaderBlocks, Headers
 from osa_runtime.serving.http2_outbox import LARGEST_FRAME, Outbox
 from osa_runtime.serving.http2_stream import Handler, Stream
 
 Accept = Callable[[Stream, Headers], Handler]
+Later = Callable[[float, Callable[[], None]], asyncio.TimerHandle]
 
 WINDOW = 4 << 20  # bytes that a peer may send ahead, per stream; four times that per connection
 STREAMS = 512
+GREETING = 20.0  # seconds from the connection to its first bytes
 IDLE_RESETS = 1000  # requests that a peer may cancel beyond those it waited for
 
 
 class Http2Connection(asyncio.Protocol):
-    def __init__(self, accept: Accept, connections: set[Http2Connection], most_held: int) -> None:
-        self._accept, self._connections = accept, connections
+    def __init__(
+        self, accept: Accept, connections: set[Http2Connection], most_held: int, count: Connections, later: Later
+    ) -> None:
+        self._accept, self._connections, self._count, self._later = accept, connections, count, later
+        self.served = False  # false for a connection beyond the limit: its calls are refused
+        self._timers: list[asyncio.TimerHandle] = []
         self._most_held, self._held = most_held, 0  # bytes of requests that have not ended, all streams together
         self._transport: Any = None
         self._outbox: Outbox = None  # type: ignore[assignment]  # from connection_made on
@@ -46,12 +53,27 @@ class Http2Connection(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         self._transport, self._outbox = transport, Outbox(transport)
+        self.served = self._count.enter()
+        if not self.served and self._count.overrun:
+            transport.abort()
+            return
         self._connections.add(self)
         values = {h2.MAX_CONCURRENT_STREAMS: STREAMS, h2.INITIAL_WINDOW_SIZE: WINDOW, h2.MAX_FRAME_SIZE: LARGEST_FRAME}
         ahead = h2.window_update(0, 4 * WINDOW - h2.DEFAULT_WINDOW)
         transport.write(h2.settings(values | {h2.MAX_HEADER_LIST_SIZE: LARGEST_BLOCK}) + ahead)
+        self._timers = [self._later(GREETING, self._expect_greeting)]
+        if not self.served:
+            # GOAWAY at once would make clients of gRPC come again at once; the calls are refused instead
+            self._timers += [self._later(LINGER, self.leave), self._later(2 * LINGER, self.close)]
+
+    def _expect_greeting(self) -> None:
+        if not self._greeted:
+            self.close()  # whoever says nothing takes no place for ever
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        self._count.leave(self.served)
+        for timer in self._timers:
+            timer.cancel()
         self._connections.discard(self)
         streams, self._streams = self._streams, {}
         for stream in streams.values():

@@ -86,4 +86,6 @@ class _Figures(Collector):
             running.add_metric(labels, model.batcher.running)
             for layer in model.layers:
                 squarings.add_metric([*labels, str(layer["layer"])], layer["squarings"])
-        yield from (queue, running, squarings)
+        connections = GaugeMetricFamily("osa_serve_connections", "Connections that are open, REST and gRPC")
+        connections.add_metric([], self._engine.connections.open)
+        yield from (queue, running, squarings, connections)

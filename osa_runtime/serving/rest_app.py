@@ -59,7 +59,8 @@ class RestApp:
                 answered.set_result((status, headers, content))
 
         target = scope.get("raw_path") or scope["path"].encode()
-        job = self.inference.handle(target, scope["headers"], body, reply)
+        head = self.inference.open(target, scope["headers"], reply)
+        job = self.inference.infer(head, body, reply) if head is not None else None
         left = asyncio.ensure_future(_disconnected(receive))
         await asyncio.wait((answered, left), return_when=asyncio.FIRST_COMPLETED)
         left.cancel()

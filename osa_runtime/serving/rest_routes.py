@@ -19,7 +19,7 @@ from osa_runtime.serving.page import page_details, page_response
 from osa_runtime.serving.refusals import BadRequest, Unsupported
 from osa_runtime.serving.repository import check_load_parameters
 from osa_runtime.serving.rest_body import read_body
-from osa_runtime.serving.rest_request import read_object, read_parameters
+from osa_runtime.serving.rest_layout import read_object, read_parameters
 
 CONTROL_BODY = 1 << 20  # bytes; requests other than inference are small
 ABSENT = ("systemsharedmemory", "cudasharedmemory", "trace", "logging")

@@ -24,10 +24,11 @@ class BatchSettings:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a request may weigh, in bytes."""
+    """What a request may weigh, in bytes, and how many connections may be open, REST and gRPC together."""
 
     body: int = 64 * MEGABYTE
     tensor: int = 64 * MEGABYTE
+    connections: int = 512
 
 
 @dataclass(frozen=True)

@@ -53,11 +53,13 @@ class Bench:
         self.settings = settings
         self.batcher = Batcher("test", self.model, PLAN, settings, self.book)
 
-    def submit(self, value: float, rows: int = 1, *, timeout: float = 30, allow: bool = False) -> Job:
+    def submit(
+        self, value: float, rows: int = 1, *, timeout: float = 30, allow: bool = False, alone: bool = False
+    ) -> Job:
         feeds = {"x": np.full((rows, 2), value, np.float32)}
         now = time.perf_counter()
         job = Job(feeds, PLAN.extent(feeds), lambda _: None, arrived=now, deadline=now + timeout, allow_nonfinite=allow)
-        self.batcher.submit(job)
+        self.batcher.submit(job, alone=alone)
         return job
 
     async def close(self) -> None:
@@ -214,5 +216,24 @@ def test_a_brief_model_runs_in_the_event_loop_with_the_same_answers() -> None:
         await until(lambda: all(job.done for job in jobs))
         assert [job.error is None for job in jobs] == [True, False, True]
         assert jobs[2].outputs["y"].tolist() == [[4, 4]]
+
+    bench(check)
+
+
+def test_a_brief_model_answers_at_once_when_nobody_else_can_have_come() -> None:
+    async def check(made: Bench) -> None:
+        assert not made.submit(1, alone=True).done  # its usual time is not known yet
+        for _ in range(200):
+            job = made.submit(1)
+            await until(lambda job=job: job.done)  # type: ignore[misc]
+        first = made.submit(2, alone=True)
+        assert (first.done, first.outputs["y"].tolist()) == (True, [[4, 4]])
+        guilty = made.submit(13, alone=True)
+        assert (guilty.done, str(guilty.error)) == (True, "thirteen")
+        deferred, company = made.submit(3), made.submit(4, alone=True)
+        assert not deferred.done
+        await until(lambda: deferred.done and company.done)
+        assert made.model.batches[-1] == [3, 4]
+        await made.batcher.close()  # nothing is left that it would wait for
 
     bench(check)

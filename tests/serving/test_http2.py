@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from osa_runtime.serving import http2_frames as h2
+from osa_runtime.serving.connections import LINGER, TOLD, Connections
 from osa_runtime.serving.grpc_framing import ANSWER_HEADERS, OK_TRAILERS, MessageReader, error_trailers
-from osa_runtime.serving.http2_connection import IDLE_RESETS, STREAMS, WINDOW, Http2Connection
+from osa_runtime.serving.http2_connection import GREETING, IDLE_RESETS, STREAMS, WINDOW, Http2Connection
 from osa_runtime.serving.http2_outbox import LARGEST_FRAME
 from osa_runtime.serving.http2_stream import Stream
 from osa_runtime.serving.refusals import BadRequest, Refusal, TooLarge, Unavailable, Unsupported
@@ -34,8 +36,15 @@ class Transport:
     def close(self) -> None:
         self.closed = True
 
+    abort = close
+
     def is_closing(self) -> bool:
         return self.closed
+
+
+class Timer:
+    def cancel(self) -> None:
+        """Nothing runs it but the test."""
 
 
 class Echo:
@@ -61,17 +70,22 @@ class Echo:
 class Peer:
     """A client's side: it sends frames, and reads those that the server wrote."""
 
-    def __init__(self, answer: bytes | None = b"", greet: bool = True) -> None:
+    def __init__(self, answer: bytes | None = b"", greet: bool = True, count: Connections | None = None) -> None:
         self.transport = Transport()
         self.handlers: list[Echo] = []
         self.headers: list[dict[str, str]] = []
         self.answer = answer
-        self.connection = Http2Connection(self.accept, set(), 8 * WINDOW)
+        self.timers: list[tuple[float, Callable[[], None]]] = []
+        self.connection = Http2Connection(self.accept, set(), 8 * WINDOW, count or Connections(8), self.later)
         self.connection.connection_made(self.transport)
         self.encoder, self.decoder = Encoder(), Decoder()
         if greet:
             self.send(h2.PREFACE + h2.settings({}))
             self.frames()
+
+    def later(self, seconds: float, call: Callable[[], None]) -> Any:
+        self.timers.append((seconds, call))
+        return Timer()
 
     def accept(self, stream: Stream, headers: dict[str, str]) -> Echo:
         self.handlers.append(Echo(self.answer))
@@ -349,3 +363,32 @@ def test_errors_are_trailers_in_plain_ascii() -> None:
         "grpc-message": "voll: 100 %25 %E2%80%94 sp%C3%A4ter%0A",
         "retry-after": "1",
     }
+
+
+def test_a_peer_that_says_nothing_is_not_waited_for() -> None:
+    silent, greeted = Peer(greet=False), Peer()
+    for peer in (silent, greeted):
+        ((seconds, call),) = peer.timers
+        assert seconds == GREETING
+        call()
+    assert (silent.transport.closed, greeted.transport.closed) == (True, False)
+
+
+def test_beyond_the_limit_a_connection_is_short_and_then_cut_off() -> None:
+    count = Connections(1)
+    first = Peer(count=count)
+    beyond = [Peer(count=count) for _ in range(TOLD)]
+    assert first.connection.served
+    assert not any(peer.connection.served or peer.transport.closed for peer in beyond)
+    assert [seconds for seconds, _ in beyond[0].timers] == [GREETING, LINGER, 2 * LINGER]
+    last = Peer(greet=False, count=count)
+    assert last.transport.closed
+    assert last.frames() == []  # no settings: a client that got some would come again at once
+    beyond[0].request(1)  # whether it is answered is the handler's business
+    assert beyond[0].headers == [dict(REQUEST)]
+    for _, leave in beyond[0].timers[1:2]:
+        leave()
+    assert beyond[0].fault() == h2.NO_ERROR
+    for peer in (first, *beyond, last):
+        peer.connection.connection_lost(None)
+    assert (count.open, count.refused) == (0, 0)

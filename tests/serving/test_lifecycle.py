@@ -8,7 +8,6 @@ import shutil
 import signal
 import socket
 import ssl
-import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -267,22 +266,34 @@ def test_a_token_is_asked_for_everywhere_but_in_health_checks(exported: Exported
         assert token not in json.dumps(server.events)
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
-def test_tls(exported: Exported, tmp_path: Path) -> None:
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
-    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
-    subprocess.run(command, check=True, capture_output=True)
-    folder = exported("vit", "onnx")
-    with ServerProcess(folder, "--tls-certificate", certificate, "--tls-key", key) as server:
-        context = ssl.create_default_context(cafile=str(certificate))
+def test_tls_and_a_token_on_both_protocols(exported: Exported, tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+    chain, key = certificate
+    folder, token = exported("vit", "onnx"), "correct-horse-battery"
+    (tmp_path / "token").write_text(token)
+    options = ["--tls-certificate", chain, "--tls-key", key, "--token-file", tmp_path / "token"]
+    with ServerProcess(folder, *options) as server:
+        context = ssl.create_default_context(cafile=str(chain))
         connection = http.client.HTTPSConnection(server.http, context=context, timeout=30)
-        connection.request("POST", f"/v2/models/{folder.name}/infer", BODY)
-        assert connection.getresponse().status == 200
+        for headers, status in (({}, 401), ({"Authorization": f"Bearer {token}"}, 200)):
+            connection.request("POST", f"/v2/models/{folder.name}/infer", BODY, headers)
+            answer = connection.getresponse()
+            assert (answer.status, bool(answer.read())) == (status, True)
         connection.close()
-        client = grpcclient.InferenceServerClient(server.grpc, ssl=True, root_certificates=str(certificate))
+        with pytest.raises((OSError, http.client.HTTPException)):  # no TLS, no answer
+            call(server.http, "/v2/health/live")
+        client = grpcclient.InferenceServerClient(server.grpc, ssl=True, root_certificates=str(chain))
         assert client.is_server_ready()
+        tensor = grpcclient.InferInput("images", [1, 1, 8, 8], "FP32")
+        tensor.set_data_from_numpy(feeds("vit", 1)["images"])
+        with pytest.raises(InferenceServerException, match="bearer token"):
+            client.infer(folder.name, [tensor])
+        answer = client.infer(folder.name, [tensor], headers={"authorization": f"Bearer {token}"})
+        assert answer.as_numpy("logits").shape == (1, 10)
         client.close()
+        plain = grpcclient.InferenceServerClient(server.grpc)
+        with pytest.raises(InferenceServerException):
+            plain.is_server_ready(client_timeout=2)
+        plain.close()
 
 
 def certify(

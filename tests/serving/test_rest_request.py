@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from osa_runtime.serving.datatypes import NUMPY_NAMES
 from osa_runtime.serving.messages import InferenceRequest, InferenceResponse
 from osa_runtime.serving.refusals import BadRequest, Refusal, TooLarge
+from osa_runtime.serving.rest_head import RequestHead
 from osa_runtime.serving.rest_request import read_request
 from osa_runtime.serving.rest_response import write_response
 from osa_runtime.serving.settings import Limits
@@ -25,7 +26,7 @@ LIMITS = Limits(body=100_000, tensor=10_000)
 
 def read(body: Any, header_length: str | None = None, encoding: str | None = None) -> InferenceRequest:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return read_request("m", "", content, header_length, encoding, LIMITS)
+    return read_request(RequestHead("m", "", header_length, encoding, None, ""), content, LIMITS)
 
 
 def tensor(**fields: Any) -> dict[str, Any]:

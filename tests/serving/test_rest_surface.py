@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import time
 import urllib.parse
 from typing import Any
 
@@ -123,9 +124,60 @@ def test_what_is_not_http_is_refused(server: ServerProcess, content: bytes) -> N
 def test_pipelined_requests_are_answered_or_left_to_be_repeated(server: ServerProcess) -> None:
     body = json.dumps(request_body()).encode()
     one = f"POST {INFER} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
-    answer = raw(server, one * 2)
-    assert answer.count(b"HTTP/1.1 200 OK") == 1
-    assert b"connection: close" in answer
+    last = one.replace(b"host: x", b"host: x\r\nconnection: close")
+    answer = raw(server, one + last)
+    assert answer.count(b"HTTP/1.1 200 OK") in (1, 2)
+    assert answer.count(b"connection: close") == 1
+    assert answer.count(b"HTTP/1.1") == answer.count(b"HTTP/1.1 200 OK")
+
+
+def test_a_head_that_comes_again_means_the_same_again(server: ServerProcess) -> None:
+    """The server parses a head once and knows it when it is repeated: only then, and only the head."""
+    images = feeds("vit", 8)["images"]
+    expected = [json.loads(ask(server, "POST", INFER, _raw_body(image)[1], _raw_body(image)[0])[2]) for image in images]
+    connection = http.client.HTTPConnection(server.http, timeout=30)
+
+    def infer(body: bytes, headers: dict[str, str], path: str = INFER) -> tuple[int, Any]:
+        connection.request("POST", path, body, headers)
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+
+    for image, wanted in zip(images, expected, strict=True):
+        headers, body = _raw_body(image)
+        assert infer(body, headers) == (200, wanted)
+        assert infer(body, headers) == (200, wanted)
+        assert infer(b" " * len(body), headers)[0] == 400  # the same head, another body
+        assert infer(body, headers, INFER.replace("vit", "tiv"))[0] == 404  # as long, and another model
+        assert infer(body, headers | {"Origin": "http://elsewhere.example"})[0] == 403
+        assert infer(body[:-4], headers)[0] == 400
+    connection.close()
+
+
+def test_a_repeated_head_may_come_in_pieces_or_with_the_next(server: ServerProcess) -> None:
+    headers, body = _raw_body(feeds("vit", 1)["images"][0])
+    fields = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    head = f"POST {INFER} HTTP/1.1\r\nhost: x\r\n{fields}content-length: {len(body)}\r\n\r\n".encode()
+    host, _, port = server.http.partition(":")
+    with socket.create_connection((host, int(port)), 30) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        stream = sock.makefile("rb")
+        for pieces in ([head + body], [head + body], [head, body], [head[:30], head[30:] + body], [head + body]):
+            for piece in pieces:
+                sock.sendall(piece)
+                time.sleep(0.02)
+            assert stream.readline() == b"HTTP/1.1 200 OK\r\n"
+            size = 0
+            while (line := stream.readline()) != b"\r\n":
+                size = int(line.split()[1]) if line.startswith(b"content-length") else size
+            assert len(json.loads(stream.read(size))["outputs"][0]["data"]) == 10
+        sock.sendall(head + body + b"nonsense\r\n\r\n")
+        assert stream.read().rpartition(b"HTTP/1.1 ")[2].startswith((b"400", b"200"))
+
+
+def _raw_body(image: Any) -> tuple[dict[str, str], bytes]:
+    tensor = {"name": "images", "datatype": "FP32", "shape": [1, *image.shape]}
+    text = json.dumps({"inputs": [tensor | {"parameters": {"binary_data_size": image.nbytes}}]}).encode()
+    return {"Inference-Header-Content-Length": str(len(text))}, text + image.tobytes()
 
 
 def test_connections_are_kept_and_mixed_requests_share_them(server: ServerProcess) -> None:
