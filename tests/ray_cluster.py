@@ -74,6 +74,68 @@ class RayCluster:
         self.process.stdout.close()
 
 
+class RayHead:
+    """``ray start`` with its dashboard, which ``serve deploy`` needs, in a shell that has read ``environment_file``."""
+
+    DASHBOARD = "http://127.0.0.1:8265"
+    FLAGS = "--head --block --num-cpus 3 --node-ip-address 127.0.0.1 --dashboard-host 127.0.0.1 --disable-usage-stats"
+
+    def __init__(self, programs: Path, environment_file: str, environment: dict[str, str], log: Path) -> None:
+        self._serve, self._environment = programs / "serve", environment
+        script = f'. "$1"; exec "$2" start {self.FLAGS}'
+        with log.open("w") as said:
+            self.process = subprocess.Popen(
+                ["sh", "-c", script, "sh", environment_file, programs / "ray"],
+                stdout=said,
+                stderr=said,
+                env=environment,
+            )
+        end = time.monotonic() + PATIENCE
+        while not self._ready():
+            assert self.process.poll() is None, log.read_text()
+            assert time.monotonic() < end, log.read_text()
+            time.sleep(0.5)
+
+    def _ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(self.DASHBOARD + "/api/serve/applications/", timeout=10) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    def deploy(self, config: Path, until: str = "RUNNING") -> str:
+        """With Ray's own command. Return what it says of the application that is in the state."""
+        self._run("deploy", str(config))
+        status = ""
+        for _ in range(PATIENCE):
+            status = self._run("status")
+            if f"status: {until}\n" in status:
+                return status
+            time.sleep(1)
+        raise AssertionError(f"not {until}: {status}")
+
+    def _run(self, command: str, *arguments: str) -> str:
+        done = subprocess.run(
+            [self._serve, command, "--address", self.DASHBOARD, *arguments],
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def __enter__(self) -> RayHead:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._run("shutdown", "--yes")
+        self.process.terminate()
+        self.process.wait(PATIENCE)
+
+
 def replica_processes() -> list[int]:
     return [pid for pid, title in ray_processes() if title.startswith("ray::ServeReplica:osa:")]
 

@@ -22,6 +22,8 @@ import tritonclient.http
 
 import osa_runtime
 from inference_load import InferenceLoad
+from osa_runtime.packaging.ray_application import package_ray
+from osa_runtime.packaging.ray_config import RayAddresses
 from ray_cluster import ONLY_WITH_ALL, RayCluster, serving, wait_for_replicas
 from small_models import feeds
 
@@ -53,13 +55,11 @@ def wait_for_port(address: str, seconds: float = 60.0) -> None:
 
 @pytest.fixture
 def cluster(
-    artifact: Path, checkout: Path, tmp_path: Path, python_with_ray: Path, ray_environment: dict[str, str], alone: None
+    artifact: Path, tmp_path: Path, python_with_ray: Path, ray_environment: dict[str, str], alone: None
 ) -> Iterator[RayCluster]:
-    """Deployed from the example, but for two things: where the model is, and that three nodes share one machine."""
-    text = (checkout / "examples" / "ray_serve.yaml").read_text(encoding="utf-8")
-    text = text.replace("/models/digits-onnx", str(artifact)).replace("EveryNode", "HeadOnly")
-    (tmp_path / "serve.yaml").write_text(text, encoding="utf-8")
-    with RayCluster(python_with_ray, tmp_path / "serve.yaml", ray_environment) as running:
+    """Deployed from a package, with one proxy, since three nodes share one machine."""
+    packed = package_ray([artifact], tmp_path / "app", {"replicas": 2}, RayAddresses(location="HeadOnly"))
+    with RayCluster(python_with_ray, packed.config, ray_environment) as running:
         assert running.nodes == 3
         wait_for_replicas(2)
         wait_for_port(GRPC)
