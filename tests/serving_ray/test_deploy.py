@@ -1,4 +1,4 @@
-"""``osa package ray``, then Ray's own ``serve deploy``: what is written is taken, answers, and is replaced under load."""
+"""``osa package ray``, then ``serve deploy``: what is written is taken, answers, and is replaced under load."""
 
 from __future__ import annotations
 
