@@ -86,7 +86,9 @@ class BatchPlan:
         first = next(iter(feeds.values()))
         rows = first.shape[0] if self.can_batch else 1
         length = feeds[MASK].shape[1] if self._padded else 0
-        return Extent(rows, length, tuple(feeds[name].shape[axis] for name, axis in self._free if name in feeds))
+        free = self._free
+        sizes = tuple([feeds[name].shape[axis] for name, axis in free if name in feeds]) if free else ()
+        return Extent(rows, length, sizes)
 
     def join(self, parts: Sequence[Mapping[str, Array]], extents: Sequence[Extent]) -> dict[str, Array]:
         if len(parts) == 1:

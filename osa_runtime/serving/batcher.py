@@ -24,7 +24,7 @@ from osa_runtime.serving.statistics import ModelStatistics
 
 SWEEP = 0.05  # seconds between two looks for requests that have waited too long
 BRIEF = 0.001  # seconds; a run that takes less does not go to the thread; under load batches grow, and it does
-MEMORY = 0.9  # how much of the usual time of a run is what it was before
+STEP = 0.05  # by which the usual time of a run follows the last one
 
 
 class Batcher:
@@ -107,6 +107,8 @@ class Batcher:
     def _take(self) -> list[Job]:
         """The oldest request and those behind it that fit its batch; whoever does not fit keeps its place."""
         now = time.perf_counter()
+        if len(self._waiting) == 1 and not self._waiting[0].done and now < self._waiting[0].deadline:
+            return [self._waiting.popleft()]
         batch: list[Job] = []
         passed: list[Job] = []
         rows, short, long = 0, None, None
@@ -139,7 +141,7 @@ class Batcher:
         self._running = []
         self._remember(outcome.phases.run)
         self._start_or_wait()  # first, so that the model works while the answers are written
-        self._book.add_batch(sum(job.extent.rows for job in jobs), outcome.phases)
+        self._book.add_batch(sum([job.extent.rows for job in jobs]), outcome.phases)
         self._book.retried_batches += outcome.retried
         now = time.perf_counter()
         for job in jobs:
@@ -149,9 +151,10 @@ class Batcher:
             job.finish()
 
     def _remember(self, seconds: float) -> None:
+        """Follow the median: a run that was held up by something else says little about the next one."""
         if self._usual == float("inf"):
             self._usual = seconds
-        self._usual = MEMORY * self._usual + (1 - MEMORY) * seconds
+        self._usual *= 1 + STEP if seconds > self._usual else 1 - STEP
 
     def _expire(self) -> None:
         now = time.perf_counter()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import bisect
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -50,16 +50,33 @@ class Phases:
     split: float = 0.0
 
 
-@dataclass(slots=True)
 class BatchStatistics:
-    join: Duration = field(default_factory=Duration)
-    run: Duration = field(default_factory=Duration)
-    split: Duration = field(default_factory=Duration)
+    """Of batches, or of the requests in them: the three steps are counted together."""
 
-    def add(self, phases: Phases, count: int = 1) -> None:
-        self.join.add(phases.join, count)
-        self.run.add(phases.run, count)
-        self.split.add(phases.split, count)
+    __slots__ = ("count", "phases")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.phases = Phases()
+
+    def add(self, phases: Phases) -> None:
+        total = self.phases
+        self.count += 1
+        total.join += phases.join
+        total.run += phases.run
+        total.split += phases.split
+
+    @property
+    def join(self) -> Duration:
+        return Duration(self.count, self.phases.join)
+
+    @property
+    def run(self) -> Duration:
+        return Duration(self.count, self.phases.run)
+
+    @property
+    def split(self) -> Duration:
+        return Duration(self.count, self.phases.split)
 
 
 class ModelStatistics:
