@@ -16,14 +16,15 @@ from osa_runtime.artifact import MODEL_FILES
 from osa_runtime.errors import ExportError
 from osa_runtime.exporters.calls import Call
 from osa_runtime.exporters.functions import DOMAIN, VERSION, FunctionChoice, build_functions
+from osa_runtime.exporters.functions.chebyshev import FARTHEST
 from osa_runtime.exporters.interface import Interface
 from osa_runtime.exporters.onnx_capture import capture
 from osa_runtime.exporters.onnx_naming import rename
+from osa_runtime.exporters.onnx_tensors import LARGEST_SINGLE_FILE
 from osa_runtime.exporters.progress import Progress
 from osa_runtime.exporters.settings import ExportSettings
 
 IR_VERSION = 10
-LARGEST_SINGLE_FILE = 2**31 - 2**20  # protobuf ends at 2 GiB; leave room for the graph
 
 
 def export_onnx(
@@ -104,4 +105,5 @@ def _osa_settings(choice: FunctionChoice | None) -> dict[str, object]:
     if choice is None:
         return {}
     call = Call(choice.form, choice.approximant, "auto" if choice.squarings is None else choice.squarings)
-    return asdict(call) | {"largest_norm": call.largest_norm()}
+    stepped = {"stepped_norm": FARTHEST} if choice.steps else {}
+    return asdict(call) | {"largest_norm": call.largest_norm()} | stepped

@@ -8,6 +8,8 @@ import onnx
 
 from osa_runtime.artifact import TensorSpec
 
+LARGEST_SINGLE_FILE = 2**31 - 2**20  # protobuf ends at 2 GiB; leave room for the graph
+
 
 def input_specs(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
     # Up to IR version 3 every weight is listed among the inputs too.

@@ -4,9 +4,10 @@
     ├── DenseChange(q, k, v, c)                   (e^S − I)·V through S itself, for N ≤ 2d
     │   └── SkewExpm1(s)                          e^S − I of skew matrices; SkewExponential(s) is e^S
     └── LowRankChange(q, k, v, c)                 the same through the Gram matrix of F = [Q K], for N > 2d
-        ├── Float64Change(f, v, c)                in float64, with K sheared along Q, where float32 would lose digits
-        ├── GramCore(f, v, c)                     M = GJ and W = FᵀV, balanced
-        └── GramSolution(m, m2, w, balance, c)    J·φ₁(M)·W
+        ├── GramCore(q, k, v, c)                  M = GJ and W = FᵀV, balanced
+        ├── SteppedSolution(m, m2, norm, w, t, c) J·φ₁(M)·W in float32, by steps of a Chebyshev polynomial
+        └── Float64Change(q, k, v, c)             in float64, with K sheared along Q, where float32 would lose digits
+            └── GramSolution(m, m2, norm, w, t, c) J·φ₁(M)·W by scaling and squaring
     Scaling(norm)                                 2⁻ˢ and s
     ScaledExpm1, ScaledPhi1Minus1 (a, a2)         the approximant
 

@@ -25,6 +25,11 @@ class FunctionChoice:
     squarings: int | None = None
     masked: bool = False
 
+    @property
+    def steps(self) -> bool:
+        """Whether the low-rank form takes Chebyshev steps in float32, where they serve, instead of squarings."""
+        return self.form != "dense" and self.squarings is None and self.approximant != "pade"
+
     def __post_init__(self) -> None:
         if self.squarings is not None and self.form == "auto":
             raise ValueError("With fixed squarings the graph has no branch: choose form dense or lowrank.")

@@ -7,6 +7,7 @@ import onnx
 from onnxscript import opset18 as op
 from onnxscript import script
 
+from osa_runtime.exporters.functions.chebyshev import FARTHEST, chebyshev_functions
 from osa_runtime.exporters.functions.choice import FunctionChoice, osa
 from osa_runtime.ops.coefficients import FLOAT32_AMPLIFICATION, FLOAT64_AMPLIFICATION
 from osa_runtime.ops.scaling import most_squarings, reach
@@ -23,6 +24,36 @@ def Sheared(q, k):
 
 
 @script(osa, default_opset=op)
+def Trace(x):
+    """The sum of the diagonal of square matrices, as (…, 1, 1)."""
+    step = op.Shape(x, start=-1) + 1
+    row = op.Reshape(x, op.Constant(value_ints=[0, 0, 1, -1]))
+    end = op.Constant(value_ints=[9223372036854775807])
+    last = op.Constant(value_ints=[-1])
+    return op.ReduceSum(op.Slice(row, op.Constant(value_ints=[0]), end, last, step), last)
+
+
+@script(osa, default_opset=op)
+def CoreNorm(m2, squares2):
+    """An upper bound of ‖S‖₂ for each entry, as (…, 1, 1), from M² and the squared lengths of its rows.
+
+    M² has the squares −σ² of the d pairs of eigenvalues ±iσ of S, so its trace and ‖M²‖_F² give their mean and a
+    bound of their variance, and no value is farther from the mean than √(d − 1) standard deviations.
+    """
+    pairs = op.CastLike(op.Shape(m2, start=-1), m2) * 0.5
+    mean = osa.Trace(m2) / (pairs * (-2.0))
+    fourths = op.ReduceSum(squares2, op.Constant(value_ints=[-2])) * 0.5
+    spread = op.Max((pairs - 1.0) * (fourths / pairs - mean * mean), op.CastLike(0.0, m2))
+    return op.Sqrt(op.Max(mean, op.CastLike(0.0, m2)) + op.Sqrt(spread + fourths * 0.00001))
+
+
+@script(osa, default_opset=op)
+def RowSquares(x):
+    """The squared lengths of the rows: (…, n, 1)."""
+    return op.ReduceSum(x * x, op.Constant(value_ints=[-1]))
+
+
+@script(osa, default_opset=op)
 def GramCore(q, k, v, c):
     """M = GJ and W = FᵀV for the balanced F = [tQ, K/t], and t (…, 1, 1), a power of two.
 
@@ -33,8 +64,8 @@ def GramCore(q, k, v, c):
     qq = op.MatMul(q_columns, q)
     qk = op.MatMul(q_columns, k)
     kk = op.MatMul(k_columns, k)
-    q_size = op.ReduceL1(op.ReduceL1(qq, op.Constant(value_ints=[-1])), op.Constant(value_ints=[-2]))
-    k_size = op.ReduceL1(op.ReduceL1(kk, op.Constant(value_ints=[-1])), op.Constant(value_ints=[-2]))
+    q_size = osa.Trace(qq)
+    k_size = osa.Trace(kk)
     usable = op.And(q_size > 0.0, k_size > 0.0)
     ratio = op.Where(usable, k_size / q_size, op.CastLike(1.0, q))
     t = op.Pow(op.CastLike(2.0, q), op.Round(op.Log(ratio) / 2.772588722239781))
@@ -50,7 +81,7 @@ def Amplification(m, squares2):
 
     ``squares2`` has the squared lengths of the rows of M². Rows and columns give the same: M is Hamiltonian.
     """
-    squares = op.ReduceSumSquare(m, op.Constant(value_ints=[-1]))
+    squares = osa.RowSquares(m)
     return op.ReduceMax(squares / op.Max(op.Sqrt(op.Sqrt(squares2)), op.CastLike(1.0, m)), op.Constant(value_ints=[-2]))
 
 
@@ -62,8 +93,8 @@ def Float64Change(q, k, v, c):
     c64 = op.Cast(c, to=onnx.TensorProto.DOUBLE)
     m, w, t = osa.GramCore(q64, k64, op.Cast(v, to=onnx.TensorProto.DOUBLE), c64)
     m2 = op.MatMul(m, m)
-    squares2 = op.ReduceSumSquare(m2, op.Constant(value_ints=[-1]))
-    for_q, for_k = osa.GramSolution(m, m2, squares2, w, t, c64)
+    squares2 = osa.RowSquares(m2)
+    for_q, for_k = osa.GramSolution(m, m2, osa.CoreNorm(m2, squares2), w, t, c64)
     sound = osa.Amplification(m, squares2) <= op.CastLike(FLOAT64_AMPLIFICATION, m)
     kept = op.Where(sound, for_q, op.CastLike(op.Constant(value_float=float("nan")), for_q))
     return op.Cast(op.MatMul(q64, kept) + op.MatMul(k64, for_k), to=onnx.TensorProto.FLOAT)
@@ -74,12 +105,11 @@ def lowrank_functions(choice: FunctionChoice) -> list[onnx.FunctionProto]:
     most = reached * 2.0 ** most_squarings(False)
 
     @script(osa, default_opset=op)
-    def GramSolution(m, m2, squares2, w, t, c):
+    def GramSolution(m, m2, norm, w, t, c):
         """J·φ₁(M)·W with the balance undone, by scaling and squaring: what Q and what K is multiplied by.
 
-        (‖M²‖_F²/2)^¼ bounds ‖S‖₂, which alone decides the truncation error: F·J·p(GJ)·Fᵀ = S·p(S) for polynomials.
+        ‖S‖₂ alone decides the truncation error, although M is not normal: F·J·p(GJ)·Fᵀ = S·p(S) for polynomials.
         """
-        norm = op.Sqrt(op.Sqrt(op.ReduceSum(squares2, op.Constant(value_ints=[-2])) * 0.5))
         factor, squarings = osa.Scaling(norm, theta=reached, limit=most, least=1.0)
         phi = osa.ScaledPhi1Minus1(m, m2, factor)
         a = m * factor
@@ -88,24 +118,42 @@ def lowrank_functions(choice: FunctionChoice) -> list[onnx.FunctionProto]:
         upper, lower = op.Split(y, axis=-2, num_outputs=2)
         return (c * t) * lower, (op.Neg(c) / t) * upper
 
-    change = BranchingLowRankChange if choice.squarings is None else StraightLowRankChange
-    parts = (Sheared, GramCore, Amplification, GramSolution, Float64Change, change)
-    functions = [f.to_function_proto() for f in parts]
+    change = StraightLowRankChange
+    if choice.squarings is None:
+        change = SteppingLowRankChange if choice.steps else SquaringLowRankChange
+    parts = (Sheared, Trace, CoreNorm, RowSquares, GramCore, Amplification, GramSolution, Float64Change, change)
+    functions = [*chebyshev_functions(), *(f.to_function_proto() for f in parts)]
     functions[-1].name = "LowRankChange"
     return functions
 
 
 @script(osa, default_opset=op)
-def BranchingLowRankChange(q, k, v, c):
+def SteppingLowRankChange(q, k, v, c):
+    """(e^S − I)·V with S = c(QKᵀ − KQᵀ), in float64 where float32 would lose digits or take many steps."""
+    m, w, t = osa.GramCore(q, k, v, c)
+    m2 = op.MatMul(m, m)
+    squares2 = osa.RowSquares(m2)
+    norm = osa.CoreNorm(m2, squares2)
+    in_doubt = op.Or(osa.Amplification(m, squares2) > FLOAT32_AMPLIFICATION, norm > FARTHEST)
+    if op.ReduceMax(op.Cast(in_doubt, to=onnx.TensorProto.FLOAT), keepdims=0) > 0.5:
+        change = osa.Float64Change(q, k, v, c)
+    else:
+        for_q, for_k = osa.SteppedSolution(m, m2, norm, w, t, c)
+        change = op.MatMul(q, for_q) + op.MatMul(k, for_k)
+    return change
+
+
+@script(osa, default_opset=op)
+def SquaringLowRankChange(q, k, v, c):
     """(e^S − I)·V with S = c(QKᵀ − KQᵀ), in float64 where float32 would lose digits."""
     m, w, t = osa.GramCore(q, k, v, c)
     m2 = op.MatMul(m, m)
-    squares2 = op.ReduceSumSquare(m2, op.Constant(value_ints=[-1]))
+    squares2 = osa.RowSquares(m2)
     in_doubt = op.Cast(osa.Amplification(m, squares2) > FLOAT32_AMPLIFICATION, to=onnx.TensorProto.FLOAT)
     if op.ReduceMax(in_doubt, keepdims=0) > 0.5:
         change = osa.Float64Change(q, k, v, c)
     else:
-        for_q, for_k = osa.GramSolution(m, m2, squares2, w, t, c)
+        for_q, for_k = osa.GramSolution(m, m2, osa.CoreNorm(m2, squares2), w, t, c)
         change = op.MatMul(q, for_q) + op.MatMul(k, for_k)
     return change
 

@@ -31,6 +31,31 @@ TAYLOR_PHI1: tuple[float, float, float, float, float, float, float, float] = (
 # [4/4] Padé approximant of e^z: p(z) = v(z²) + z·u(z²), q(z) = p(−z), as (v₁, v₂, u₀, u₁) with v₀ = 1.
 PADE_EXP: tuple[float, float, float, float] = (3 / 28, 1 / 1680, 1 / 2, 1 / 84)
 
+# φ₁ on the segment [−iR, iR] in Chebyshev's sense, degree 13: with x = z/R and u = 2x² + 1, which runs over [−1, 1],
+#   φ₁(z) ≈ Σⱼ uʲ(eⱼ + oⱼx),   R = CHEBYSHEV_REACH
+# The error relative to z stays below 2⁻²⁴ up to R, and powers of u, unlike powers of z, cancel nowhere: Σ|eⱼ| = 1.
+CHEBYSHEV_REACH = 4.3
+CHEBYSHEV_EVEN = (
+    0.033172086579916661,
+    0.51403663912089509,
+    0.34719273979236637,
+    0.091313267184722906,
+    0.013030768225849227,
+    0.0011809641059863661,
+    0.000073481606115087787,
+)
+CHEBYSHEV_ODD = (
+    0.92786067727447267,
+    0.85654079113580179,
+    0.3039517041052894,
+    0.05512944052222728,
+    0.0060477593452391589,
+    0.00044612913852311028,
+    0.000023483710677702117,
+)
+# Steps of length R that are taken before squaring is cheaper.
+CHEBYSHEV_STEPS = 4
+
 # The largest amplification of rounding (gram.rounding_amplification) with which the low-rank form stays in float32,
 # and the largest with which float64 keeps six digits.
 FLOAT32_AMPLIFICATION = 8.0

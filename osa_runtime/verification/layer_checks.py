@@ -65,7 +65,7 @@ def _check(
     q, k, scale, _ = _tensors(core)
     norms = spectral_norm(q, k, scale)
     form, approximant = str(osa.get("form", "auto")), str(osa.get("approximant", "taylor"))
-    squarings, bound = squarings_of(q, k, scale, form, approximant)
+    squarings, bound = squarings_of(q, k, scale, form, approximant, float(osa.get("stepped_norm", 0.0)))
     fixed = osa.get("squarings")
     largest = float(osa["largest_norm"]) if "largest_norm" in osa else None
     common: dict[str, Any] = dict(

@@ -10,6 +10,7 @@ import torch
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
+from attention_models import attention_model
 from exponents import normal, relative_error, scale_for
 from osa_runtime.exporters import FunctionChoice, build_functions
 from osa_runtime.ops import orthogonal_attention, reference
@@ -23,21 +24,6 @@ CHOICES = {
     "dense taylor fixed": FunctionChoice(form="dense", squarings=6),
     "lowrank pade fixed": FunctionChoice(form="lowrank", approximant="pade", squarings=6),
 }
-
-
-def attention_model(choice: FunctionChoice, opset: int = 18, dtype: int = TensorProto.FLOAT) -> onnx.ModelProto:
-    def info(name: str, kind: int, *axes: object) -> onnx.ValueInfoProto:
-        return helper.make_tensor_value_info(name, kind, axes)
-
-    inputs = [info(name, dtype, "b", "h", "n", "e" if name == "v" else "d") for name in ("q", "k", "v")]
-    inputs.append(info("scale", dtype, "h"))
-    if choice.masked:
-        inputs.append(info("mask", TensorProto.BOOL, "b", 1, "n"))
-    node = helper.make_node("OrthogonalAttention", [i.name for i in inputs], ["y"], name="attention", domain="ai.osa")
-    graph = helper.make_graph([node], "test", inputs, [info("y", dtype, "b", "h", "n", "e")])
-    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("ai.osa", 1)]
-    functions = build_functions(choice, opset)
-    return helper.make_model(graph, functions=functions, opset_imports=opsets, ir_version=10)
 
 
 def feeds(tokens: int, factor: float, masked: bool, dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:

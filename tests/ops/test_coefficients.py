@@ -8,7 +8,14 @@ from math import factorial
 import numpy as np
 import pytest
 
-from osa_runtime.ops.coefficients import PADE_EXP, TAYLOR_EXP, TAYLOR_PHI1
+from osa_runtime.ops.coefficients import (
+    CHEBYSHEV_EVEN,
+    CHEBYSHEV_ODD,
+    CHEBYSHEV_REACH,
+    PADE_EXP,
+    TAYLOR_EXP,
+    TAYLOR_PHI1,
+)
 from osa_runtime.ops.scaling import reach
 
 
@@ -49,3 +56,33 @@ def test_reach_is_where_the_truncation_error_meets_half_an_ulp(double: bool) -> 
     }
     for (approximant, form), limit in limits.items():
         assert 0.95 * limit <= reach(approximant, form, double) <= limit
+
+
+def test_chebyshev_coefficients_are_the_projection_of_phi1() -> None:
+    """φ₁(iy) = sin y/y + i(1 − cos y)/y, projected on T₀ … T₆ of u = 1 − 2y²/R² by quadrature at Chebyshev nodes."""
+    nodes = np.cos((np.arange(64) + 0.5) * np.pi / 64)
+    y = CHEBYSHEV_REACH * np.sqrt((1 - nodes) / 2)
+    for table, values in (
+        (CHEBYSHEV_EVEN, np.sin(y) / y),
+        (CHEBYSHEV_ODD, CHEBYSHEV_REACH * (1 - np.cos(y)) / y**2),
+    ):
+        powers = [np.mean(values * np.cos(j * np.arccos(nodes))) * (2 if j else 1) for j in range(7)]
+        np.testing.assert_allclose(table, np.polynomial.chebyshev.cheb2poly(powers), rtol=1e-9)
+
+
+def test_chebyshev_meets_half_an_ulp_up_to_its_reach_and_not_far_beyond() -> None:
+    def error(largest: float) -> float:
+        z = 1j * np.linspace(1e-3, largest, 2001)
+        x = z / CHEBYSHEV_REACH
+        u = (2 * x * x + 1).real
+        polynomial = sum(u**j * (e + o * x) for j, (e, o) in enumerate(zip(CHEBYSHEV_EVEN, CHEBYSHEV_ODD, strict=True)))
+        return float(np.abs(polynomial - np.expm1(z) / z).max())
+
+    assert error(CHEBYSHEV_REACH) <= 2.0**-24
+    assert error(1.05 * CHEBYSHEV_REACH) > 2.0**-24
+
+
+def test_no_power_of_u_is_large() -> None:
+    """So Horner's scheme in u amplifies no rounding."""
+    assert sum(np.abs(CHEBYSHEV_EVEN)) == pytest.approx(1, abs=1e-6)
+    assert sum(np.abs(CHEBYSHEV_ODD)) < 0.51 * CHEBYSHEV_REACH
