@@ -21,7 +21,7 @@ from osa_runtime.atomic import atomic_folder, check_replaceable
 from osa_runtime.errors import InputError
 from osa_runtime.packaging.packed_artifacts import MARKER, check_apart, copy_artifact, name_artifacts, open_onnx
 from osa_runtime.packaging.ray_config import RayAddresses, config_text
-from osa_runtime.serving_ray.environment import DEFAULTS
+from osa_runtime.serving_ray.environment import tuning
 from osa_runtime.serving_ray.options import RayOptions
 from osa_runtime.serving_ray.packed_models import packed_models
 from osa_runtime.serving_ray.rehearsal import rehearse
@@ -68,14 +68,14 @@ def package_ray(
         shown = _rehearse(models, wanted)
         wanted = dataclasses.replace(wanted, packed=packed_models(models))
         _write(temporary / CONFIG, config_text(wanted, addresses or RayAddresses()))
-        _write(temporary / ENVIRONMENT, environment_text())
+        _write(temporary / ENVIRONMENT, environment_text(wanted.timeout))
         _write(temporary / MARKER, _description(wanted))
     return PackedApplication(out / CONFIG, home / ENVIRONMENT, shown)
 
 
-def environment_text() -> str:
+def environment_text(timeout: float) -> str:
     """For any POSIX shell; values may have several lines."""
-    lines = [f'[ "${{{name}+set}}" ] || export {name}={shlex.quote(value)}' for name, value in DEFAULTS.items()]
+    lines = [f'[ "${{{name}+set}}" ] || export {name}={shlex.quote(value)}' for name, value in tuning(timeout).items()]
     return ENVIRONMENT_HEAD + "\n".join(lines) + "\n"
 
 

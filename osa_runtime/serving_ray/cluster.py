@@ -27,7 +27,7 @@ class Cluster:
         self._options, self._addresses = options, addresses
         self.joined = bool(os.environ.get(ADDRESS))
         self._files = tempfile.TemporaryDirectory(prefix="osa-haproxy-", ignore_cleanup_errors=True)
-        tune(Path(self._files.name))
+        tune(Path(self._files.name), options.timeout)
         import ray  # only now: it reads the environment as it is imported
         from ray import serve
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 
+SERVER_TIMEOUT = "RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S"
 BODY_SECONDS = 30  # for a request to arrive whole
 ERRORS = {
     408: f"The request did not arrive within {BODY_SECONDS} s; send it again.",
@@ -32,7 +34,7 @@ DEFAULTS = {
     "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",
     "RAY_SERVE_HAPROXY_RETRIES": "10",  # HAProxy may choose the dead one, which has nothing to do, a few more times
     "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": "65536",  # bytes; only requests that fit can be repeated
-    "RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S": "300",  # a machine that is gone without a word; Ray's own is for ever
+    SERVER_TIMEOUT: "300",  # a machine that is gone without a word; Ray's own is for ever
     # It can repeat only what it had whole before it sent the first byte, and many clients send head and body apart.
     # Streams of gRPC never end by themselves, so they must not be waited for. The value stands in a line
     # `default-server ... inter VALUE check`, which goes on after ours.
@@ -56,8 +58,13 @@ HAPROXY_FILES = {
 }
 
 
-def tune(haproxy: Path) -> None:
+def tuning(timeout: float) -> dict[str, str]:
+    """For replicas that answer within so many seconds; HAProxy must wait longer, since their own answer says more."""
+    return DEFAULTS | {SERVER_TIMEOUT: str(max(int(DEFAULTS[SERVER_TIMEOUT]), math.ceil(timeout) + 30))}
+
+
+def tune(haproxy: Path, timeout: float = 0.0) -> None:
     """What the user has set stays. HAProxy's files go to a folder of their own, since several may run here."""
     files = {name: str(haproxy / file) for name, file in HAPROXY_FILES.items()}
-    for name, value in (DEFAULTS | files).items():
+    for name, value in (tuning(timeout) | files).items():
         os.environ.setdefault(name, value)

@@ -67,12 +67,17 @@ def test_the_config_file_holds_what_was_chosen(artifacts: Artifacts, tmp_path: P
 
 def test_a_shell_reads_the_environment(tmp_path: Path) -> None:
     """Values have several lines and quotes of both kinds, and what is set already stays."""
-    (tmp_path / "environment.sh").write_text(environment_text())
+    (tmp_path / "environment.sh").write_text(environment_text(timeout=30))
     script = "set -eu; . ./environment.sh; env -0"
     given = {"PATH": "/usr/bin:/bin", "RAY_SERVE_HAPROXY_RETRIES": "4"}
     done = subprocess.run(["sh", "-c", script], cwd=tmp_path, env=given, capture_output=True, check=True)
     read = dict(entry.split("=", 1) for entry in done.stdout.decode().split("\0") if entry)
     assert {name: read.get(name) for name in DEFAULTS} == DEFAULTS | {"RAY_SERVE_HAPROXY_RETRIES": "4"}
+
+
+def test_haproxy_waits_longer_than_replicas_do() -> None:
+    assert "TIMEOUT_SERVER_S=300\n" in environment_text(timeout=30)
+    assert "TIMEOUT_SERVER_S=631\n" in environment_text(timeout=600.5)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +139,7 @@ def test_what_exists_is_replaced_only_when_it_is_ours_and_asked_for(
     with pytest.raises(StorageError, match=r"exists already.*--force"):
         package_ray([artifacts("vit")], app, name="new")
     with monkeypatch.context() as patch:
-        patch.setattr(ray_application, "environment_text", lambda: 1 / 0)
+        patch.setattr(ray_application, "environment_text", lambda timeout: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             package_ray([artifacts("vit")], app, name="new", replace=True)
     assert [path.name for path in (app / "models").iterdir()] == ["old"]

@@ -14,20 +14,22 @@ from pathlib import Path
 
 import pytest
 
+from osa_runtime.serving_ray.environment import DEFAULTS
 from ray_cluster import ONLY_WITH_ALL
 
 pytestmark = [ONLY_WITH_ALL, pytest.mark.usefixtures("alone")]
 
 PORT = 8000
+WAIT = "RAY_SERVE_HAPROXY_HEALTH_CHECK_INTER"  # its further lines say how long to wait for a body
 PATIENCE = 20  # seconds
 Haproxy = Callable[..., None]
 
 
 class Server:
-    """Answers health checks, and other requests if it ``answers``; if not, it ends their connection."""
+    """Answers health checks, and other requests if it ``answers``; if not, it ends their connection, or ``hangs``."""
 
     def __init__(self, *, answers: bool, port: int) -> None:
-        self.answers, self.asked = answers, 0
+        self.answers, self.asked, self.hangs = answers, 0, False
         self._socket = socket.create_server(("127.0.0.1", port))
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -52,6 +54,8 @@ class Server:
                     length = int(value) if name.lower() == b"content-length" else length
                 health = line.startswith(b"GET /-/healthz")
                 self.asked += not health
+                if not health and self.hangs:
+                    time.sleep(PATIENCE)
                 if not health and not self.answers:
                     return  # with the body unread, as a process that is killed
                 stream.read(length)
@@ -160,3 +164,31 @@ def test_a_large_request_on_a_used_connection_ends_without_a_byte(haproxy: Hapro
         replica.answers = True
         assert post(connection, 1_000_000) == (200, b"right")
         connection.close()
+
+
+def test_a_replica_that_says_nothing_is_504_in_json(haproxy: Haproxy, ray_environment: dict[str, str]) -> None:
+    ray_environment["RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S"] = "1"
+    with server(answers=True, port=7001) as replica:
+        haproxy(7001)
+        connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=PATIENCE)
+        assert post(connection, 1000) == (200, b"right")
+        replica.hangs = True
+        code, body = post(connection, 1000)
+        connection.close()
+        assert code == 504
+        assert "did not answer in time" in json.loads(body)["error"]
+
+
+def test_a_body_that_does_not_come_is_408_in_json(haproxy: Haproxy, ray_environment: dict[str, str]) -> None:
+    ray_environment[WAIT] = DEFAULTS[WAIT].replace("time 30s", "time 1s")
+    with server(answers=True, port=7001) as replica:
+        haproxy(7001)
+        connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=PATIENCE)
+        connection.putrequest("POST", "/v2/models/m/infer")
+        connection.putheader("content-length", "1000")
+        connection.endheaders()
+        answer = connection.getresponse()
+        assert answer.status == 408
+        assert "did not arrive" in json.loads(answer.read())["error"]
+        connection.close()
+        assert replica.asked == 0
