@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+import tritonclient.grpc
 
 from osa_runtime.serving_ray.environment import DEFAULTS
 from ray_cluster import ONLY_WITH_ALL
@@ -192,3 +193,11 @@ def test_a_body_that_does_not_come_is_408_in_json(haproxy: Haproxy, ray_environm
         assert "did not arrive" in json.loads(answer.read())["error"]
         connection.close()
         assert replica.asked == 0
+
+
+def test_no_server_is_unavailable_in_grpc(haproxy: Haproxy) -> None:
+    haproxy()
+    with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{PORT + 1}") as client:
+        with pytest.raises(tritonclient.grpc.InferenceServerException) as refused:
+            client.get_server_metadata()
+        assert refused.value.status() == "StatusCode.UNAVAILABLE"
