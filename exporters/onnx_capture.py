@@ -48,6 +48,7 @@ class Calls:
                 approximant=self.settings.approximant or approximant,
                 squarings=count,
                 masked=mask is not None,
+                any_type=any(x.dtype != torch.float32 for x in (q, k, v, scale) if isinstance(x, Tensor)),
             )
         )
         return _node(q, k, v, scale, mask)
@@ -95,7 +96,7 @@ def _common(choices: set[FunctionChoice]) -> FunctionChoice | None:
         return None
     _demand_one("approximant", {choice.approximant for choice in choices})
     _demand_one("squarings", {"auto" if choice.squarings is None else str(choice.squarings) for choice in choices})
-    one = min(choices, key=lambda choice: choice.form)
+    one = replace(min(choices, key=lambda choice: choice.form), any_type=any(choice.any_type for choice in choices))
     if len({choice.form for choice in choices}) == 1:
         return one
     return replace(one, form="auto" if one.squarings is None else "lowrank")

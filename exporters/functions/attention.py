@@ -14,7 +14,7 @@ FLOAT = onnx.TensorProto.FLOAT
 DESCRIPTION = """exp(S)·V with S = scale·(QKᵀ − KQᵀ): orthogonal self-attention (arXiv 2602.05996).
 
 q, k: (batch, heads, N, d); v: (batch, heads, N, e); scale: a scalar or (heads,). {mask}
-Computed in float32 whatever the type of q, k and v. {squarings}
+{types} {squarings}
 """
 MASKED = "mask: boolean, broadcasts to (batch, heads, N), True for real tokens; padded tokens come out unchanged."
 
@@ -31,34 +31,51 @@ def Change(q, k, v, c):
 
 @script(osa, default_opset=op)
 def Unmasked(q, k, v, scale):
-    v_core = op.Cast(v, to=FLOAT)
-    c = op.Unsqueeze(op.Cast(scale, to=FLOAT), op.Constant(value_ints=[-2, -1]))
-    return op.CastLike(v_core + osa.Change(op.Cast(q, to=FLOAT), op.Cast(k, to=FLOAT), v_core, c), v)
+    return v + osa.Change(q, k, v, op.Unsqueeze(scale, op.Constant(value_ints=[-2, -1])))
 
 
 @script(osa, default_opset=op)
 def Masked(q, k, v, scale, mask):
     real = op.Unsqueeze(mask, op.Constant(value_ints=[-1]))
-    c = op.Unsqueeze(op.Cast(scale, to=FLOAT), op.Constant(value_ints=[-2, -1]))
-    v_core = op.Cast(v, to=FLOAT)
     zero = op.Constant(value_float=0.0)
-    q_real = op.Where(real, op.Cast(q, to=FLOAT), zero)
-    k_real = op.Where(real, op.Cast(k, to=FLOAT), zero)
-    return op.CastLike(v_core + osa.Change(q_real, k_real, op.Where(real, v_core, zero), c), v)
+    q_real = op.Where(real, q, zero)
+    k_real = op.Where(real, k, zero)
+    c = op.Unsqueeze(scale, op.Constant(value_ints=[-2, -1]))
+    return v + osa.Change(q_real, k_real, op.Where(real, v, zero), c)
+
+
+@script(osa, default_opset=op)
+def UnmaskedOfAnyType(q, k, v, scale):
+    q32, k32, v32 = op.Cast(q, to=FLOAT), op.Cast(k, to=FLOAT), op.Cast(v, to=FLOAT)
+    return op.CastLike(osa.Float32Attention(q32, k32, v32, op.Cast(scale, to=FLOAT)), v)
+
+
+@script(osa, default_opset=op)
+def MaskedOfAnyType(q, k, v, scale, mask):
+    q32, k32, v32 = op.Cast(q, to=FLOAT), op.Cast(k, to=FLOAT), op.Cast(v, to=FLOAT)
+    return op.CastLike(osa.Float32Attention(q32, k32, v32, op.Cast(scale, to=FLOAT), mask), v)
 
 
 def attention_functions(choice: FunctionChoice) -> list[onnx.FunctionProto]:
-    attention = (Masked if choice.masked else Unmasked).to_function_proto()
-    attention.name = "OrthogonalAttention"
+    core = (Masked if choice.masked else Unmasked).to_function_proto()
+    definitions = [core]
+    if choice.any_type:
+        core.name, core.doc_string = "Float32Attention", "OrthogonalAttention for q, k, v and scale in float32."
+        definitions.append((MaskedOfAnyType if choice.masked else UnmaskedOfAnyType).to_function_proto())
+    definitions[-1].name, definitions[-1].doc_string = "OrthogonalAttention", _description(choice)
+    if choice.form == "auto":
+        return [Change.to_function_proto(), *definitions]
+    for node in core.node:
+        if node.op_type == "Change":
+            node.op_type = "DenseChange" if choice.form == "dense" else "LowRankChange"
+    return definitions
+
+
+def _description(choice: FunctionChoice) -> str:
     count = (
         "As many squarings as ‖S‖ needs."
         if choice.squarings is None
         else f"With {choice.squarings} squarings; NaN where ‖S‖ is beyond their range."
     )
-    attention.doc_string = DESCRIPTION.format(mask=MASKED if choice.masked else "", squarings=count)
-    if choice.form == "auto":
-        return [Change.to_function_proto(), attention]
-    for node in attention.node:
-        if node.op_type == "Change":
-            node.op_type = "DenseChange" if choice.form == "dense" else "LowRankChange"
-    return [attention]
+    types = "Computed in float32 whatever the type of q, k and v." if choice.any_type else "In float32."
+    return DESCRIPTION.format(mask=MASKED if choice.masked else "", types=types, squarings=count)

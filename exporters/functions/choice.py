@@ -16,6 +16,8 @@ osa = onnxscript.values.Opset(DOMAIN, VERSION)
 class FunctionChoice:
     """``form`` auto decides in the graph by N and d; ``squarings`` None means as many as the data needs.
 
+    Without ``any_type`` the definition takes float32 alone. That saves casts, which runtimes do not all remove.
+
     A fixed number of squarings leaves no control flow in the graph: no Loop, and a low-rank core that is always in
     float64 instead of a choice. Values beyond what it can represent come out as NaN.
     """
@@ -24,6 +26,7 @@ class FunctionChoice:
     approximant: str = "taylor"
     squarings: int | None = None
     masked: bool = False
+    any_type: bool = True
 
     @property
     def steps(self) -> bool:
