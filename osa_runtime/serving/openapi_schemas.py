@@ -22,7 +22,8 @@ def _list(items: Any) -> dict[str, Any]:
 TEXT = {"type": "string"}
 COUNT = {"type": "integer", "minimum": 0}
 SHAPE = _list({"type": "integer", "minimum": 0})
-PARAMETERS = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
+# null is taken for what is left out: clients that write every field of their objects send it
+PARAMETERS = {"type": ["object", "null"], "additionalProperties": {"type": ["string", "number", "boolean"]}}
 DATA = {"type": "array", "description": "the values row by row, flat or nested"}
 DURATION = _object(("count", "ns"), count=COUNT, ns=COUNT)
 PHASES = {"compute_input": DURATION, "compute_infer": DURATION, "compute_output": DURATION}
@@ -55,7 +56,7 @@ SCHEMAS: dict[str, Any] = {
         id={"type": "string", "maxLength": 1024},
         parameters=PARAMETERS,
         inputs=_list(ref("InputTensor")),
-        outputs=_list(_object(("name",), name=TEXT, parameters=PARAMETERS)),
+        outputs=_list(_object(("name",), name=TEXT, parameters=PARAMETERS)) | {"type": ["array", "null"]},
     ),
     "InferenceResponse": _object(
         ("model_name", "model_version", "outputs"),
@@ -92,7 +93,9 @@ SCHEMAS: dict[str, Any] = {
     ),
     "IndexRequest": _object((), ready={"type": "boolean", "description": "only models that are ready"}),
     "Index": _list(_object(("name", "version", "state"), name=TEXT, version=TEXT, state=TEXT, reason=TEXT)),
-    "LoadRequest": _object((), parameters={"type": "object", "maxProperties": 0}),  # models come from the disk
+    "LoadRequest": _object(
+        (), parameters={"type": ["object", "null"], "maxProperties": 0}
+    ),  # models come from the disk
     "UnloadRequest": _object((), parameters=PARAMETERS),
 }
 
