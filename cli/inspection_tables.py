@@ -52,15 +52,18 @@ def _manifest_rows(manifest: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [("precision", manifest["dtype"])] if "dtype" in manifest else []
     ranges = [f"{axis} {key} {value}" for axis, ends in manifest.get("axes", {}).items() for key, value in ends.items()]
     rows += [("dynamic axes", ", ".join(ranges))] if ranges else []
-    for name in ("osa", "source", "versions"):
-        if manifest.get(name):
-            rows.append((name, ", ".join(f"{key} {_plain(value)}" for key, value in manifest[name].items())))
+    for name in ("osa", "quantization", "source", "versions"):
+        facts = {key: value for key, value in manifest.get(name, {}).items() if not isinstance(value, dict)}
+        if facts:
+            rows.append((name, ", ".join(f"{key} {_plain(value)}" for key, value in facts.items())))
     return rows
 
 
 def _plain(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
+    if isinstance(value, list):
+        return " ".join(map(str, value)) or "nothing"
     text = str(value)
     return f"{text[:12]}…" if len(text) == 64 and " " not in text else text  # a hash
 

@@ -17,6 +17,7 @@ from osa_runtime.cli.doctor import doctor
 from osa_runtime.cli.export import export
 from osa_runtime.cli.inspect import inspect as inspect_model
 from osa_runtime.cli.package import app as package
+from osa_runtime.cli.quantize import quantize
 from osa_runtime.cli.run import run as run_model
 from osa_runtime.cli.serve import serve
 from osa_runtime.cli.train import train
@@ -44,6 +45,7 @@ def _add(command: Callable[..., None], name: str | None = None) -> None:
 _add(train)
 app.add_typer(data, name="data")
 _add(export)
+_add(quantize)
 _add(inspect_model)
 _add(verify)
 _add(compare)

@@ -52,6 +52,7 @@ class Manifest:
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
     source: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+    quantization: dict[str, Any] = field(default_factory=dict)  # what was stored in fewer bits, how, and from what
 
     def to_json(self) -> str:
         return json.dumps({"version": VERSION} | dataclasses.asdict(self), indent=2, ensure_ascii=False) + "\n"
@@ -144,7 +145,7 @@ def _check_types(manifest: Manifest) -> None:
     entries = manifest.files.values() if isinstance(manifest.files, dict) else [None]
     if not all(isinstance(entry, dict) for entry in entries):
         raise TypeError("files must map names to their size and hash")
-    for name in ("osa", "source", "versions"):
+    for name in ("osa", "source", "versions", "quantization"):
         if not isinstance(getattr(manifest, name), dict):
             raise TypeError(f"{name} must be an object")
     if not isinstance(manifest.format, str):

@@ -69,7 +69,8 @@ class Benchmark:
             return None
         for (configuration, feeds), ours in zip(self._cases, self._outputs, strict=True):
             theirs = self._eager.run(feeds, self._order)
-            problem = disagreement(ours, theirs, self._session.format, self._eager.depth)
+            dtype = self._session.manifest.dtype if self._session.manifest else None
+            problem = disagreement(ours, theirs, self._session.format, self._eager.depth, dtype)
             if problem:
                 return (
                     f"{self._request.artifact} and {self._request.against} give different answers with "

@@ -17,6 +17,7 @@ from osa_runtime.verification.inside.insides import Array
 from osa_runtime.verification.norms import masked, spectral_norm
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "fp64": torch.float64}
+DTYPES |= dict.fromkeys(("w8", "w8a8"), torch.float32)  # fewer bits in a file; what is computed with is float32
 
 # The reference takes time N³; beyond this the oracle uses the operator itself, in float64.
 LONGEST_REFERENCE = 64

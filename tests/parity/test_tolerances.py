@@ -17,7 +17,8 @@ from osa_runtime.parity.tolerances import (
     relative_tolerance,
 )
 
-ENTRIES = list(itertools.product(MODEL_FILES, EPS))
+QUANTIZED = ("w8", "w8a8")  # ONNX alone can be quantised
+ENTRIES = [*itertools.product(MODEL_FILES, ("fp32", "fp16")), *(("onnx", dtype) for dtype in QUANTIZED)]
 
 
 def test_every_format_and_type_has_an_entry() -> None:

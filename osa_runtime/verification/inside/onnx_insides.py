@@ -156,6 +156,8 @@ class OnnxInsides(Insides):
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
         options.intra_op_num_threads = self._threads or 0
+        # As the graph is written: ONNX Runtime moves 8-bit roundings, also to before a value that is looked at here.
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(self._folder))
         try:
             return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])

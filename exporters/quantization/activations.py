@@ -1,0 +1,142 @@
+"""8-bit products: ONNX Runtime's quantiser rewrites the chosen nodes, and nothing else."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+from numpy.typing import NDArray
+
+from osa_runtime.exporters.quantization.selection import PRODUCTS, reads
+from osa_runtime.exporters.quiet import quiet
+
+Feeds = Mapping[str, NDArray[Any]]
+
+
+def quantize_dynamic(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
+    """The range of each activation is measured in every run, over the whole batch."""
+    from onnxruntime import quantization
+
+    def write(path: Path) -> None:
+        quantization.quantize_dynamic(
+            _ready(model), path, nodes_to_quantize=_as_products(names), use_external_data_format=True, **_shared()
+        )
+
+    return _rewritten(model, write)
+
+
+def quantize_static(model: onnx.ModelProto, names: Sequence[str], feeds: Sequence[Feeds]) -> onnx.ModelProto:
+    """The range of each activation is what the calibration feeds have had; what is beyond it is cut off."""
+    from onnxruntime import quantization
+
+    def write(path: Path) -> None:
+        quantization.quantize_static(
+            _ready(model),
+            path,
+            _reader(feeds),
+            quant_format=quantization.QuantFormat.QDQ,
+            activation_type=quantization.QuantType.QUInt8,
+            nodes_to_quantize=list(names),
+            use_external_data_format=True,
+            # The results stay in float32: what attention reads, and sums over several layers, is not rounded again.
+            extra_options={"MatMulConstBOnly": True, "OpTypesToExcludeOutputQuantization": list(PRODUCTS)},
+            **_shared(),
+        )
+
+    return _rewritten(model, write)
+
+
+def _shared() -> dict[str, Any]:
+    from onnxruntime.quantization import QuantType
+
+    return {
+        "op_types_to_quantize": list(PRODUCTS),
+        "weight_type": QuantType.QInt8,
+        "per_channel": True,
+        "reduce_range": True,  # 7 bits: QuantizeSettings.weight_bits says why
+    }
+
+
+def _as_products(names: Sequence[str]) -> list[str]:
+    """The dynamic quantiser first turns a Gemm into a MatMul of this name, and an Add."""
+    return [*names, *(f"{name}_MatMul" for name in names)]
+
+
+def _ready(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Without the shapes of weights: the quantiser transposes some of them, and would contradict itself."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    weights = {tensor.name for tensor in copy.graph.initializer}
+    values = [value for value in copy.graph.value_info if value.name not in weights]
+    del copy.graph.value_info[:]
+    copy.graph.value_info.extend(values)
+    return copy
+
+
+def _rewritten(model: onnx.ModelProto, write: Any) -> onnx.ModelProto:
+    with tempfile.TemporaryDirectory(prefix="osa-quantize-") as folder, quiet():
+        path = Path(folder) / "quantized.onnx"
+        write(path)
+        result = onnx.load(path)
+    del result.metadata_props[:]
+    result.metadata_props.extend(model.metadata_props)
+    result.producer_name, result.producer_version = model.producer_name, model.producer_version
+    _name_new_nodes(result, {node.name for node in model.graph.node})
+    # The quantiser infers the shape of everything that it sees; in a small model they would be most of the file.
+    made = {name for node in result.graph.node for name in node.output}
+    _forget_shapes(result.graph)
+    result.graph.value_info.extend(value for value in model.graph.value_info if value.name in made)
+    return result
+
+
+def _forget_shapes(graph: onnx.GraphProto) -> None:
+    del graph.value_info[:]
+    for attribute in (attribute for node in graph.node for attribute in node.attribute):
+        for body in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
+            _forget_shapes(body)
+
+
+def _name_new_nodes(model: onnx.ModelProto, known: set[str]) -> None:
+    """What the quantiser put around a product belongs to the product's part: parts are told apart by these names."""
+    readers: dict[str, onnx.NodeProto] = {}
+    taken = {node.name for node in model.graph.node}
+    for node in reversed(model.graph.node):
+        if node.name not in known:
+            owner = _owner(node, readers)
+            node.name = next(name for name in _names(owner, node.op_type) if name not in taken)
+            taken.add(node.name)
+        readers |= dict.fromkeys(reads(node), node)
+
+
+def _owner(node: onnx.NodeProto, readers: Mapping[str, onnx.NodeProto]) -> str:
+    """The name of a product says its part; those of the rest are made from values, and their reader's part counts."""
+    if node.op_type in ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Cast"):
+        reader = next((readers[name] for name in node.output if name in readers), node)
+        return reader.name.rpartition("/")[0]
+    return node.name.rpartition("/")[0]
+
+
+def _names(owner: str, operator: str) -> Iterator[str]:
+    base = f"{owner}/{operator}".lstrip("/")
+    yield base
+    number = 2
+    while True:
+        yield f"{base}_{number}"
+        number += 1
+
+
+def _reader(feeds: Sequence[Feeds]) -> Any:
+    from onnxruntime.quantization import CalibrationDataReader
+
+    class Reader(CalibrationDataReader):  # type: ignore[misc]  # ONNX Runtime has no types
+        def __init__(self) -> None:
+            self._feeds = iter(feeds)
+
+        def get_next(self) -> dict[str, NDArray[Any]] | None:
+            found = next(self._feeds, None)
+            return None if found is None else dict(found)
+
+    return Reader()

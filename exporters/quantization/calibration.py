@@ -1,0 +1,103 @@
+"""Examples from a file: what the ranges of activations, and the deviation of a quantised model, are measured on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from osa_runtime.arrays import read_arrays
+from osa_runtime.artifact import MANIFEST_FILE, Artifact, TensorSpec, sha256
+from osa_runtime.errors import InputError
+from osa_runtime.parity.signature import Signature
+from osa_runtime.runtime.input_checks import check_finite_inputs, check_inputs
+from osa_runtime.runtime.interface import manifest_interface
+
+Array = NDArray[Any]
+Feeds = dict[str, Array]
+
+LEAST_EXAMPLES = 16
+ROWS = 32  # in one run, where the model takes any number
+
+
+@dataclass(frozen=True)
+class Calibration:
+    feeds: tuple[Feeds, ...]
+    examples: int
+    sha256: str
+
+
+def read_calibration(path: Path, artifact: Artifact) -> Calibration:
+    """An .npz with an array for each input of the model, the examples along its first axis."""
+    if not path.is_file():
+        raise InputError(f"There is no file {path}, which --calibration names.")
+    content, specs = read_arrays(path), artifact.manifest.inputs
+    if not isinstance(content, Mapping):
+        names = ", ".join(f"{spec.name}=…" for spec in specs)
+        raise InputError(f"{path} holds one array without a name; write it with numpy.savez({path.stem!r}, {names}).")
+    interface = manifest_interface(artifact.manifest, str(artifact.folder / MANIFEST_FILE))
+    feeds = _in_portions(path, content, artifact)
+    try:
+        for portion in feeds:
+            check_inputs(portion, interface)
+        check_finite_inputs(content)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    examples = min((len(content[spec.name]) for spec in specs), default=0)
+    if examples < LEAST_EXAMPLES:
+        raise InputError(
+            f"{path} holds {examples} examples, expected {LEAST_EXAMPLES} or more: ranges from so few are too narrow. "
+            "A few hundred that look like what the model will see are a good choice."
+        )
+    _check_values(path, content, artifact)
+    return Calibration(feeds, examples, sha256(path))
+
+
+def _in_portions(path: Path, content: Mapping[str, Array], artifact: Artifact) -> tuple[Feeds, ...]:
+    """Arrays that are no inputs, or have no axis, go as they are to the checks, which have the words for them."""
+    specs = {spec.name: spec for spec in artifact.manifest.inputs}
+    if set(content) != set(specs) or any(array.ndim == 0 for array in content.values()):
+        return (dict(content),)
+    steps = {name: _step(specs[name], array, artifact) for name, array in content.items()}
+    counts = {name: len(array) for name, array in content.items()}
+    portions = {math.ceil(counts[name] / step) for name, step in steps.items()}
+    if len(portions) != 1 or len({counts[n] for n, step in steps.items() if step == ROWS}) > 1:
+        said = ", ".join(f"{count} of {name}" for name, count in counts.items())
+        raise InputError(f"{path} holds {said}; expected as many examples of every input.")
+    for name, count in counts.items():
+        if steps[name] != ROWS and count % steps[name]:
+            raise InputError(
+                f"{path} holds {count} examples of {name}, but the model takes exactly {steps[name]} at a time; "
+                "give a multiple of that."
+            )
+    return tuple(
+        {name: array[i * steps[name] : (i + 1) * steps[name]] for name, array in content.items()}
+        for i in range(next(iter(portions)))
+    )
+
+
+def _step(spec: TensorSpec, array: Array, artifact: Artifact) -> int:
+    first = spec.shape[0] if spec.shape else 1
+    if isinstance(first, int):
+        return max(1, first)
+    manifest = artifact.manifest
+    batch = Signature(manifest.inputs, manifest.axes, manifest.values).batch
+    return min(ROWS, manifest.axes.get(first, {}).get("max", ROWS)) if first == batch else max(1, len(array))
+
+
+def _check_values(path: Path, content: Mapping[str, Array], artifact: Artifact) -> None:
+    for name, limits in artifact.manifest.values.items():
+        low, high = int(content[name].min()), int(content[name].max())
+        if low < limits.get("min", low) or high > limits.get("max", high):
+            raise InputError(
+                f"{path}: {name} holds values from {low} to {high}, the model takes {limits.get('min')} "
+                f"to {limits.get('max')}."
+            )
+    for name, array in content.items():
+        if array.dtype.kind == "f" and np.ptp(array) == 0:
+            raise InputError(f"{path}: every value of {name} is {array.flat[0]}; expected examples of real inputs.")

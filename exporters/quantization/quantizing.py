@@ -1,0 +1,198 @@
+"""Quantise an artifact: read, choose, rewrite, check, compare with the source, write."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from osa_runtime.artifact import MANIFEST_FILE, Artifact, Manifest, describe_files
+from osa_runtime.atomic import atomic_folder, check_replaceable
+from osa_runtime.errors import InputError
+from osa_runtime.exporters.destination import check_apart
+from osa_runtime.exporters.onnx_reading import external_files, read_onnx
+from osa_runtime.exporters.onnx_tensors import LARGEST_SINGLE_FILE, weight_bytes
+from osa_runtime.exporters.progress import Listener, Progress
+from osa_runtime.exporters.quantization.activations import quantize_dynamic, quantize_static
+from osa_runtime.exporters.quantization.calibration import Calibration, read_calibration
+from osa_runtime.exporters.quantization.checks import check_file, check_rewriting
+from osa_runtime.exporters.quantization.deviation import deviation, random_feeds
+from osa_runtime.exporters.quantization.selection import Selection, select
+from osa_runtime.exporters.quantization.settings import QuantizeSettings
+from osa_runtime.exporters.quantization.weights import quantize_products, quantize_tables
+from osa_runtime.parity.metrics import Metrics
+from osa_runtime.runtime.session import load
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """The new artifact, beside what it was made from. ``deviations`` are by output."""
+
+    artifact: Artifact
+    source: Artifact
+    selection: Selection
+    deviations: dict[str, Metrics]
+    measured_on: str
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Bytes of the source's files, and of the new ones."""
+        before, after = (
+            sum(entry["size"] for entry in artifact.manifest.files.values())
+            for artifact in (self.source, self.artifact)
+        )
+        return before, after
+
+
+def quantize(
+    artifact: str | Path,
+    out: str | Path,
+    *,
+    weights: str = "int8",
+    activations: str = "none",
+    calibration: str | Path | None = None,
+    keep: Sequence[str] = (),
+    replace: bool = False,
+    progress: Listener | None = None,
+) -> Quantized:
+    """Write the ONNX artifact with 8-bit weights to the folder ``out``; orthogonal attention stays in float32.
+
+    Args:
+        activations: "none" computes in float32; "dynamic" and "static" multiply in 8 bits, with ranges that are
+            measured in every run, or once, on ``calibration``.
+        calibration: an .npz with examples of every input; also what the deviation is measured on.
+        keep: parts whose weights stay in float32, such as "head" or "stack.blocks.*.mlp.expand".
+    """
+    settings = QuantizeSettings(weights, activations, tuple(keep))
+    source = check_source(artifact, out, settings, calibration, replace=replace)
+    steps = Progress(progress)
+    examples = None
+    if calibration is not None:
+        with steps.step("read the calibration"):
+            examples = read_calibration(Path(calibration), source)
+    with steps.step("read the model"):
+        before = onnx.load(source.model_path)
+        selection = select(before, source.manifest.attentions, settings.keep)
+        if examples is not None:
+            _check_answers(source, examples)
+    with steps.step("quantise"):
+        after = _rewritten(before, selection, settings, examples)
+        check_rewriting(before, after, selection, source.manifest.attentions)
+    with atomic_folder(out, replace=replace, marker=MANIFEST_FILE) as folder:
+        with steps.step("write the model"):
+            manifest = _write(after, folder, source, _description(source, selection, settings, examples), settings)
+        with steps.step("check the model"):
+            check_file(folder / source.model_path.name)
+        with steps.step("compare with the source"):
+            deviations = _compare(folder, source, examples)
+            found = {name: {"max_rel": m.max_rel, "rms": m.rms, "top1": m.top1} for name, m in deviations.items()}
+            _write_manifest(folder, manifest, deviation=found)
+    measured_on = f"{examples.examples} examples of the calibration" if examples else "random inputs"
+    return Quantized(Artifact.open(out), source, selection, deviations, measured_on)
+
+
+def check_source(
+    artifact: str | Path, out: str | Path, settings: QuantizeSettings, calibration: object, *, replace: bool
+) -> Artifact:
+    """What can be refused before any work is done."""
+    source = Artifact.open(artifact)
+    manifest = source.manifest
+    if manifest.format != "onnx":
+        raise InputError(
+            f"{artifact} holds a {manifest.format} model; only ONNX is quantised. Export it with --format onnx."
+        )
+    if manifest.quantization:
+        raise InputError(f"{artifact} is quantised already; quantise the fp32 artifact that it was made from.")
+    if manifest.dtype != "fp32":
+        raise InputError(
+            f"{artifact} is in {manifest.dtype}, expected fp32: weights that were rounded once are not rounded again. "
+            "Export it with --dtype fp32, and quantise that."
+        )
+    if settings.activations == "static" and calibration is None:
+        inputs = ", ".join(f"{spec.name}=…" for spec in manifest.inputs)
+        raise InputError(
+            "--activations static needs --calibration FILE.npz, a few hundred examples to take the ranges from: "
+            f"numpy.savez('calibration', {inputs}). Without examples, use --activations dynamic."
+        )
+    source.check_files()
+    check_apart(out, source.folder)
+    check_replaceable(Path(out), replace=replace, marker=MANIFEST_FILE)
+    return source
+
+
+def _check_answers(source: Artifact, examples: Calibration) -> None:
+    """Ranges of NaN are no ranges."""
+    with load(source.folder) as session:
+        for feeds in examples.feeds:
+            session.run(feeds, check_finite=True)
+
+
+def _rewritten(
+    model: onnx.ModelProto, selection: Selection, settings: QuantizeSettings, examples: Calibration | None
+) -> onnx.ModelProto:
+    if settings.activations == "dynamic":
+        result = quantize_dynamic(model, selection.products)
+    elif settings.activations == "static":
+        assert examples is not None
+        result = quantize_static(model, selection.products, examples.feeds)
+    else:
+        result = onnx.ModelProto()
+        result.CopyFrom(model)
+        quantize_products(result, selection.products)
+    quantize_tables(result, selection.tables)
+    return result
+
+
+def _write(
+    model: onnx.ModelProto, folder: Path, source: Artifact, description: dict[str, Any], settings: QuantizeSettings
+) -> Manifest:
+    path = folder / source.model_path.name
+    outside = bool(external_files(read_onnx(source.model_path), source.model_path))
+    if outside or weight_bytes(model) > LARGEST_SINGLE_FILE:
+        onnx.save(model, path, save_as_external_data=True, location=f"{path.name}.data")
+    else:
+        onnx.save(model, path)
+    manifest = dataclasses.replace(source.manifest, dtype=settings.dtype, files=describe_files(folder))
+    return _write_manifest(folder, manifest, **description)
+
+
+def _write_manifest(folder: Path, manifest: Manifest, **facts: Any) -> Manifest:
+    full = dataclasses.replace(manifest, quantization=manifest.quantization | facts)
+    (folder / MANIFEST_FILE).write_text(full.to_json(), encoding="utf-8")
+    return full
+
+
+def _compare(folder: Path, source: Artifact, examples: Calibration | None) -> dict[str, Metrics]:
+    """At every size of the axes in any case, so that one that became fixed shows."""
+    with load(folder) as quantized, load(source.folder) as original:
+        found = deviation(quantized, original, random_feeds(source.manifest), given=False)
+        return found if examples is None else deviation(quantized, original, examples.feeds, given=True)
+
+
+def _description(
+    source: Artifact, selection: Selection, settings: QuantizeSettings, examples: Calibration | None
+) -> dict[str, Any]:
+    described = {
+        "weights": settings.weights,
+        "weight_bits": settings.weight_bits,
+        "activations": settings.activations,
+        "quantized": len(selection.products) + len(selection.tables),
+        "kept": list(selection.kept),
+        "source": {name: entry["sha256"] for name, entry in source.manifest.files.items()},
+        "versions": {name: found for name in ("onnx", "onnxruntime", "onnxruntime-gpu") if (found := _version(name))},
+    }
+    if examples is not None:
+        described["calibration"] = {"examples": examples.examples, "sha256": examples.sha256}
+    return described
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
