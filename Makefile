@@ -27,7 +27,7 @@ TEST_ENV := OMP_NUM_THREADS=1
 PYTEST_ARGS ?= -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-ray fuzz lint bench bench-serving clean
+.PHONY: help install demo test test-ray fuzz lint bench bench-check bench-serving clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -61,10 +61,13 @@ lint: $(STAMP) ## check style, layers and types
 	cd $(COPY) && ../bin/lint-imports --no-logo --no-cache --config ../../pyproject.toml
 	cd $(COPY) && ../bin/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache -p osa_runtime
 
-bench: $(STAMP) ## run the benchmarks, but not that of the servers
-	@for script in $(filter-out benchmarks/%serving.py,$(wildcard benchmarks/*.py)); do \
+bench: $(STAMP) ## the operator and whole models against every alternative, into benchmarks/results (25 minutes)
+	@for script in $(filter-out benchmarks/check.py benchmarks/%serving.py,$(wildcard benchmarks/*.py)); do \
 	  echo "== $$script"; $(BIN)/python "$$script" || exit 1; \
 	done
+
+bench-check: $(STAMP) ## fail when a ratio of benchmarks/baseline.json has become worse by more than 15 % (5 minutes)
+	$(BIN)/python benchmarks/check.py
 
 bench-serving: $(STAMP) ## load on our server, Triton, KServe and MLServer (installs them; 20 minutes)
 	$(TEST_ENV) $(BIN)/python benchmarks/serving.py
