@@ -16,7 +16,7 @@ from osa_runtime.serving.job import Job
 from osa_runtime.serving.messages import Array
 from osa_runtime.serving.statistics import Phases
 
-Run = Callable[[Mapping[str, Array]], dict[str, Array]]
+Run = Callable[[dict[str, Array]], dict[str, Array]]
 
 
 class NonFiniteError(RunError):
