@@ -51,7 +51,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def read_baseline(path: Path, threads: int) -> dict[str, Any]:
     """Raises ValueError where it cannot be compared with."""
     try:
-        baseline = json.loads(path.read_text(encoding="utf-8"))
+        baseline: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         expected_ratios(baseline)
         recorded = baseline["threads"]
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -16,6 +16,7 @@ from speed import model_report, models, results
 from speed.model_contenders import ModelResult, measure_model
 from speed.model_plots import draw_models
 from speed.model_targets import verdicts
+from speed.plots import mark_noisy
 from speed.repeated import help_seconds
 
 from osa_runtime.benchmarking.machine import describe_machine
@@ -54,8 +55,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     }
     judged = list(verdicts(found, started))
     text = model_report.as_markdown(found, facts, judged)
-    pictures = {file: draw_models(found) for file in plots.values()}
-    results.write(chosen.out, "model", model_report.as_json(found, facts, judged), text, pictures)
+    figure = draw_models(found)
+    if model_report.doubts(found):
+        mark_noisy(figure)
+    content = model_report.as_json(found, facts, judged)
+    results.write(chosen.out, "model", content, text, dict.fromkeys(plots.values(), figure))
 
 
 if __name__ == "__main__":

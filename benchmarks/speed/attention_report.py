@@ -49,9 +49,10 @@ def as_markdown(rows: Sequence[Row], facts: Mapping[str, Any], verdicts: Sequenc
     ]
     if facts["plots"]:
         parts.append("\n".join(f"![{what}]({file})" for what, file in facts["plots"].items()) + "\n")
+    parts.append(HOW_TO_READ)
     for width in sorted({row.point.width for row in trained}, reverse=True):
         of_width = [row for row in trained if row.point.width == width]
-        parts += [f"## d = {width}\n", HOW_TO_READ, _grid(of_width, facts["judged"])]
+        parts += [f"## d = {width}\n", _grid(of_width, facts["judged"])]
         for ours in (PACKED, SEPARATE):
             parts.append(f"Against {ours}, {describe_ranges(softmax_ratios(of_width, width, ours))}.\n")
         parts += [_rates(of_width)]

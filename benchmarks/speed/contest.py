@@ -18,7 +18,7 @@ from osa_runtime.benchmarking.figures import LARGEST_SPREAD, Spread, block_media
 from osa_runtime.benchmarking.rotation import Blocks, Call, Schedule, rotate
 
 LEAST_ROUNDS = 15
-SLOW = 0.5  # seconds of a call that is a block of its own, and long enough to warm up by itself
+LONG, SLOW = 0.1, 0.5  # seconds of a call that is a block of its own, and of one that needs no warm-up either
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,9 @@ class Pace:
 
     def schedule(self, call_seconds: float) -> Schedule:
         """One block of a contender whose call takes so long."""
-        if call_seconds >= SLOW:
-            return Schedule(warm_up=0, iterations=1, seconds=0, rounds=1, pause=self.pause)
+        if call_seconds >= LONG:
+            warm_up = 0 if call_seconds >= SLOW else 1
+            return Schedule(warm_up, iterations=1, seconds=0, rounds=1, pause=self.pause)
         warm_up = 3 if call_seconds < self.block_seconds / 3 else 1
         return Schedule(warm_up, iterations=3, seconds=self.block_seconds, rounds=1, pause=self.pause)
 
@@ -96,8 +97,10 @@ def fastest(candidates: Mapping[str, Call], threads: int) -> str:
     """Which of several ways to compute the same thing is the fastest here, by a short contest."""
     if len(candidates) == 1:
         return next(iter(candidates))
-    slow = max(map(_seconds, candidates.values())) >= SLOW
-    contest = compete(candidates, Pace(rounds=1 if slow else 5, block_seconds=0.03), threads)
+    first = {name: _seconds(call) for name, call in candidates.items()}
+    if max(first.values()) >= SLOW:
+        return min(first, key=lambda name: first[name])
+    contest = compete(candidates, Pace(rounds=5, block_seconds=0.03), threads)
     return min(candidates, key=lambda name: contest.milliseconds(name).median)
 
 

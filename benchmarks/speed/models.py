@@ -13,11 +13,15 @@ from speed.attention_inputs import TRAINED_NORM, spectral_norm
 
 @dataclass(frozen=True)
 class Subject:
-    """One model; ``tokens`` is the length of its sequences."""
+    """One model; ``tokens`` is the length of its sequences.
+
+    ``only_latency`` names contenders that do not take part in batches, to save minutes.
+    """
 
     name: str
     config: ViTConfig | EncoderConfig
     tokens: int
+    only_latency: tuple[str, ...] = ()
 
     def build(self, attention: str = "osa") -> nn.Module:
         """The same model with another attention; orthogonal attention has ‖S‖₂ = 2 in every layer."""
@@ -80,7 +84,7 @@ VIT_S_CONFIG = ViTConfig(
 )
 DIGITS = Subject("digits ViT", ViTConfig(classes=10), 16)
 VIT_S = Subject("ViT-S", VIT_S_CONFIG, 197)
-ENCODER = Subject("long encoder", _encoder(4096, 6), 4096)
+ENCODER = Subject("long encoder", _encoder(4096, 6), 4096, only_latency=("TorchScript", "pt2"))
 QUICK = (
     Subject("digits ViT", ViTConfig(classes=10, depth=1), 16),
     Subject("long encoder", _encoder(64, 1), 64),

@@ -25,6 +25,11 @@ def save(figure: Figure, path: Path) -> None:
         figure.savefig(temporary, format=kind, facecolor="white", metadata={"Date": None} if kind == "svg" else None)
 
 
+def mark_noisy(figure: Figure) -> None:
+    """A picture travels without its report."""
+    figure.suptitle("NOISY RUN, do not trust", fontsize=10, x=0.99, ha="right", color=THEIRS)
+
+
 def dress(axes: Any, title: str, x_label: str, ticks: Iterable[float] = ()) -> None:
     """Logarithmic axes with plain numbers, and quiet lines."""
     axes.set_xscale("log")

@@ -70,8 +70,9 @@ def test_contenders_take_turns_and_another_begins_each_round() -> None:
 
 
 def test_a_slow_contender_is_not_warmed_up_and_called_once_per_round() -> None:
-    slow, quick = Pace().schedule(2.0), Pace().schedule(1e-4)
+    slow, long, quick = (Pace().schedule(seconds) for seconds in (2.0, 0.2, 1e-4))
     assert (slow.warm_up, slow.iterations, slow.seconds) == (0, 1, 0)
+    assert (long.warm_up, long.iterations, long.seconds) == (1, 1, 0)
     assert quick.warm_up > 0
     assert quick.iterations >= 3
     assert Pace().rounds * slow.iterations >= 15

@@ -1,0 +1,238 @@
+"""The operator benchmark: inputs, references, contenders, targets on made-up times, and a quick run."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import attention
+import pytest
+import torch
+from speed import attention_peers
+from speed.attention_contenders import EAGER, PAPER, SGEMM, SOFTMAX, Operators, Row, minimal_flops
+from speed.attention_inputs import HEADS, Point, make_inputs, relative_error, spectral_norm
+from speed.attention_peers import sgemm_flops
+from speed.attention_report import as_markdown
+from speed.attention_targets import growth_exponent, share_of_sgemm, softmax_ratios, verdicts
+from speed.contest import LEAST_ROUNDS, Contest, Pace
+from speed.exported_operator import PACKED, SEPARATE
+
+from osa_runtime.ops import reference
+
+GRID = ((1, 17), (1, 197))
+MACHINE = {"cpu": "P", "cores": 2, "versions": {"torch": "2"}}
+FACTS: dict[str, Any] = {
+    "machine": MACHINE,
+    "threads": 2,
+    "rounds": LEAST_ROUNDS,
+    "judged": PACKED,
+    "memory": {"tokens": 65536, "width": 64, "peak": 600 << 20, "inputs": 200 << 20, "outputs": 50 << 20},
+    "plots": {"Time": "time.svg"},
+}
+
+
+def row(point: Point, milliseconds: dict[str, float], **more: Any) -> Row:
+    blocks = {name: [[round(1e6 * value)]] * LEAST_ROUNDS for name, value in milliseconds.items()}
+    return Row(point, Contest(blocks, 0.0, 2), dict.fromkeys(milliseconds, 1e-7), **more)
+
+
+def made_up(ours_at_long: float = 10.0) -> list[Row]:
+    """Ours takes 1 ms up to 1024 tokens; the paper's method 8 of them; softmax wins up to 394 tokens."""
+    return [
+        row(Point(1, 17, 64), {PACKED: 1.0, SEPARATE: 0.9, PAPER: 5.0, SOFTMAX: 0.25}),
+        row(Point(1, 197, 64), {PACKED: 1.0, SEPARATE: 0.9, PAPER: 8.0, SOFTMAX: 0.5}),
+        row(Point(1, 788, 64), {PACKED: 1.0, SEPARATE: 0.9, SOFTMAX: 2.0}),
+        row(Point(1, 1024, 64), {PACKED: 1.0, SEPARATE: 0.9, SOFTMAX: 2.6}),
+        row(Point(1, 4096, 64), {PACKED: ours_at_long, SEPARATE: 9.0, SOFTMAX: 130.0, SGEMM: 30.0}),
+        row(Point(1, 65536, 64), {PACKED: 16 * ours_at_long, SEPARATE: 150.0, SGEMM: 30.0}),
+    ]
+
+
+def found(
+    rows: list[Row], memory: dict[str, int] | None = None, ours: str = PACKED
+) -> dict[str, tuple[bool | None, str]]:
+    listed = list(verdicts(rows, GRID, memory or FACTS["memory"], ours))
+    assert len({v.target for v in listed}) == len(listed) == 10
+    return {v.target: (v.met, v.found) for v in listed}
+
+
+@pytest.mark.parametrize("norm", [0.1, 2.0, 300.0])
+@pytest.mark.parametrize("tokens", [5, 40])
+def test_inputs_have_the_norm_that_was_asked_for(tokens: int, norm: float) -> None:
+    inputs = make_inputs(Point(2, tokens, 8, norm))
+    q, k = inputs.q.double(), inputs.k.double()
+    s = inputs.scale * (q @ k.mT - k @ q.mT)
+    assert float(torch.linalg.matrix_norm(s, 2).max()) == pytest.approx(norm, rel=1e-5)
+    assert spectral_norm(inputs.q, inputs.k, inputs.scale) == pytest.approx(norm, rel=1e-5)
+
+
+@pytest.mark.parametrize("tokens", [5, 16, 40])
+def test_the_references_agree_with_the_slow_definitions(tokens: int) -> None:
+    inputs = make_inputs(Point(2, tokens, 8, 20.0))
+    exact = reference.orthogonal_attention(inputs.q, inputs.k, inputs.v, inputs.scale)
+    assert relative_error(inputs.exact_orthogonal(), exact) < 1e-12
+    soft = torch.nn.functional.scaled_dot_product_attention(*(x.double() for x in (inputs.q, inputs.k, inputs.v)))
+    assert relative_error(inputs.exact_softmax(), soft) < 1e-12
+
+
+@pytest.mark.parametrize("tokens", [5, 16, 40])
+def test_both_ways_of_the_paper_compute_the_same(tokens: int) -> None:
+    inputs = make_inputs(Point(1, tokens, 8))
+    for method in (attention_peers.paper_by_basis, attention_peers.paper_dense):
+        found = method(inputs.q, inputs.k, inputs.v, inputs.scale)
+        assert relative_error(found, inputs.exact_orthogonal()) < 1e-5
+
+
+def test_the_packed_array_is_that_of_a_layer() -> None:
+    inputs = make_inputs(Point(2, 7, 8))
+    heads = inputs.packed.reshape(2, 7, HEADS, 24).transpose(1, 2)
+    for part, expected in zip(heads.split(8, -1), (inputs.q, inputs.k, inputs.v), strict=True):
+        assert torch.equal(part, expected)
+
+
+def test_minimal_operations() -> None:
+    # one head: FᵀP is 2·N·2d·3d, F·Y is 2·N·2d·d; the core three products of 2d and one with FᵀV
+    point = Point(1, 1000, 10)
+    assert minimal_flops(point) == HEADS * (2 * 1000 * 20 * 30 + 2 * 1000 * 20 * 10 + 3 * 2 * 20**3 + 2 * 20 * 20 * 10)
+    assert minimal_flops(Point(4, 1000, 10)) == 4 * minimal_flops(point)
+
+
+def test_targets_that_are_met() -> None:
+    for target, (met, text) in found(made_up()).items():
+        if "d = 32" in target:
+            assert (met, text) == (None, "not measured")
+        else:
+            assert met is True, (target, text)
+
+
+def test_a_point_below_4_times_misses_and_is_named() -> None:
+    rows = made_up()
+    rows[0] = row(Point(1, 17, 64), {PACKED: 1.0, PAPER: 3.9, SOFTMAX: 0.25})
+    judged = found(rows)
+    met, text = next(value for target, value in judged.items() if "every point" in target)
+    assert met is False
+    assert "3.90 × at least (batch 1, 17 tokens, d = 64)" in text
+    met, text = next(value for target, value in judged.items() if "geometric" in target)
+    assert (met, text) == (False, "5.59 ×")
+
+
+def test_a_point_of_the_grid_that_is_missing_is_not_a_success() -> None:
+    judged = found(made_up()[1:])
+    assert next(value for target, value in judged.items() if "every point" in target) == (None, "not measured")
+
+
+def test_break_even_is_interpolated_and_told() -> None:
+    # 1/2 at 197 and 2 at 788: even at 394
+    assert softmax_ratios(made_up(), 64, PACKED)[197] == pytest.approx(0.5)
+    met, text = next(value for target, value in found(made_up()).items() if "beyond 450" in target)
+    assert met is True
+    assert text.startswith("beyond 394; softmax wins at 17 to 394 tokens")
+
+
+def test_the_share_of_the_sgemm_rate() -> None:
+    long = made_up()[4]
+    expected = (minimal_flops(long.point) / 10.0) / (sgemm_flops() / 30.0)
+    share = share_of_sgemm(long, PACKED)
+    assert share is not None
+    assert share.median == pytest.approx(expected, rel=1e-6)
+    assert share_of_sgemm(made_up()[0], PACKED) is None
+
+
+def test_growth_that_is_more_than_linear_misses() -> None:
+    short, long = (row(Point(1, n, 64), {PACKED: t}) for n, t in ((4096, 1.0), (65536, 20.0)))
+    assert growth_exponent(short, long, PACKED) == pytest.approx(1.0805, abs=1e-3)
+    met, text = next(value for target, value in found([short, long]).items() if "grows" in target)
+    assert (met, text) == (False, "length^1.080")
+
+
+def test_memory_is_judged_with_inputs_and_outputs() -> None:
+    much = dict(FACTS["memory"], peak=1100 << 20)
+    met, text = next(value for target, value in found(made_up(), much).items() if "memory" in target)
+    assert met is False
+    assert text == "1100 MiB with inputs and outputs, 850 MiB without"
+
+
+def test_the_judged_layout_can_be_chosen() -> None:
+    packed, separate = (found(made_up(), ours=ours) for ours in (PACKED, SEPARATE))
+    target = next(target for target in packed if "1024" in target)
+    assert packed[target][1].startswith("2.60 ×")
+    assert separate[target][1].startswith("2.89 ×")
+
+
+def test_the_tables_say_where_softmax_wins_and_who_was_wrong() -> None:
+    rows = [*made_up(), row(Point(1, 197, 64, 100.0), {PACKED: 2.0, EAGER: 3.0}, wrong={PAPER: 0.5})]
+    text = as_markdown(rows, FACTS, list(verdicts(rows, GRID, None, PACKED)))
+    assert "Against ours, packed, softmax wins at 17 to 394 tokens" in text
+    assert "paper, eager has a relative error of 5.0e-01 and is given no time" in text
+    assert "Nothing spoke against these figures" in text
+    norms = text.partition("## ‖S‖₂ at 197 tokens, d = 64")[2]
+    assert re.search(r"\| 2 \| 1\.00 .*\n\| 100 \| 2\.00 .*\| – \|", norms)
+    columns = {line.count("|") for line in text.splitlines() if line.startswith("| 1 |")}
+    assert columns == {11}
+
+
+@pytest.fixture(scope="module")
+def operators(tmp_path_factory: pytest.TempPathFactory) -> Operators:
+    return Operators(8, 1, tmp_path_factory.mktemp("operators"))
+
+
+@pytest.mark.parametrize("tokens", [5, 40])
+def test_every_contender_computes_what_it_should(operators: Operators, tokens: int) -> None:
+    names = (*attention.ALL, SGEMM)
+    measured = operators.measure(Point(2, tokens, 8), names, Pace(rounds=2, block_seconds=0, pause=0))
+    assert set(measured.contest.blocks) == set(names)
+    assert set(measured.errors) == set(attention.ALL)
+    assert max(measured.errors.values()) < 1e-5
+    assert measured.wrong == {}
+    assert measured.ways[SOFTMAX] in ("MultiHeadAttention", "Attention", "MatMul–Softmax–MatMul")
+
+
+def test_a_wrong_answer_has_no_time(operators: Operators, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention_peers, "paper_by_basis", lambda q, k, v, scale: v * float("nan"))
+    measured = operators.measure(Point(1, 40, 8), (PACKED, PAPER), Pace(rounds=2, block_seconds=0, pause=0))
+    assert set(measured.wrong) == {PAPER}
+    assert PAPER not in measured.contest
+    assert PACKED in measured.contest
+
+
+def test_the_full_plan_has_the_whole_grid() -> None:
+    points = attention.plan(attention.FULL, 64)
+    for place in attention.FULL.grid:
+        assert set(points[Point(*place, 64)]) >= set(attention.ALL)
+    assert SGEMM in points[Point(1, 65536, 64)]
+    assert {point.norm for point in points if point.tokens == 197} >= {0.1, 2.0, 1000.0}
+    assert {Point(1, tokens, 64) for tokens in (128, 129)} <= set(points)
+
+
+def test_a_quick_run_writes_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    attention.main(["--quick", "--threads", "1", "--out", str(tmp_path)])
+    written = json.loads((tmp_path / "attention.json").read_text())
+    assert written["trustworthy"] is False  # two rounds are no measurement
+    assert {"cpu", "cores", "versions"} <= set(written["machine"])
+    assert written["threads"] == 1
+    assert len(written["targets"]) == 10
+    assert {(r["batch"], r["tokens"], r["norm"]) for r in written["rows"]} >= {
+        (1, 17, 2.0),
+        (1, 256, 2.0),
+        (1, 80, 0.1),
+    }
+    for measured in written["rows"]:
+        for name, figures in measured["contenders"].items():
+            assert figures["median_ms"] > 0
+            assert name == SGEMM or figures["error"] < 1e-4
+    text = (tmp_path / "attention.md").read_text()
+    assert "Do not trust this run" in text
+    assert text in capsys.readouterr().out
+    for file in re.findall(r"\]\((.*\.svg)\)", text):
+        assert (tmp_path / file).read_text().startswith("<?xml")
+        assert "NOISY RUN" in (tmp_path / file).read_text()
+    if written["memory"] is not None:
+        assert written["memory"]["peak"] > written["memory"]["inputs"] > 0
+
+
+@pytest.mark.parametrize("arguments", [["--rounds", "0"], ["--threads", "-1"], ["--judge", "both"]])
+def test_wrong_options_are_refused(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        attention.main(arguments)
