@@ -48,6 +48,7 @@ class Calls:
                 approximant=self.settings.approximant or approximant,
                 squarings=count,
                 masked=mask is not None,
+                counted=count is None,
                 any_type=any(x.dtype != torch.float32 for x in (q, k, v, scale) if isinstance(x, Tensor)),
             )
         )

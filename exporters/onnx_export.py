@@ -16,7 +16,6 @@ from osa_runtime.artifact import MODEL_FILES
 from osa_runtime.errors import ExportError
 from osa_runtime.exporters.calls import Call
 from osa_runtime.exporters.functions import DOMAIN, VERSION, FunctionChoice, build_functions
-from osa_runtime.exporters.functions.chebyshev import FARTHEST
 from osa_runtime.exporters.interface import Interface
 from osa_runtime.exporters.onnx_capture import capture
 from osa_runtime.exporters.onnx_naming import rename
@@ -42,10 +41,13 @@ def export_onnx(
         # Here already: what it merges after inlining would be missing from the list of calls.
         CommonSubexpressionEliminationPass()(model)
         rename(model, outputs)
+        if choice is not None and choice.counted:
+            _name_counts(model)
         attentions = _calls(model)
     with progress.step("attach the functions" if settings.functions == "keep" else "inline the functions"):
         if choice is not None:
             _attach(model, choice, settings)
+            attentions = _with_remaining_counts(attentions, model)
     with progress.step("write the model"):
         path = folder / MODEL_FILES["onnx"]
         outside = settings.external_data or _weight_bytes(model) > LARGEST_SINGLE_FILE
@@ -67,8 +69,31 @@ def _call(node: ir.Node) -> dict[str, Any]:
         "inputs": [value.name for value in node.inputs if value is not None],
         "output": node.outputs[0].name,
     }
+    if len(node.outputs) > 1:
+        call["squarings"] = node.outputs[1].name
     # Inlining may fold a constant scale into other constants.
     return call if scale is None else call | {"scale": scale.numpy().astype(float).tolist()}
+
+
+def _name_counts(model: ir.Model) -> None:
+    """Give the number of squarings of each call a name, under which a runtime can be asked for it."""
+    for node in model.graph:
+        if node.domain == DOMAIN:
+            node.resize_outputs(2)
+            count = node.outputs[1]
+            count.name, count.type, count.shape = (
+                f"{node.name}.squarings",
+                ir.TensorType(ir.DataType.INT64),
+                ir.Shape([]),
+            )
+
+
+def _with_remaining_counts(calls: tuple[dict[str, Any], ...], model: ir.Model) -> tuple[dict[str, Any], ...]:
+    """Inlining drops a count that nothing else in the graph depends on."""
+    present = {value.name for node in model.graph for value in node.outputs}
+    return tuple(
+        {key: value for key, value in call.items() if key != "squarings" or value in present} for call in calls
+    )
 
 
 def _attach(model: ir.Model, choice: FunctionChoice, settings: ExportSettings) -> None:
@@ -105,5 +130,4 @@ def _osa_settings(choice: FunctionChoice | None) -> dict[str, object]:
     if choice is None:
         return {}
     call = Call(choice.form, choice.approximant, "auto" if choice.squarings is None else choice.squarings)
-    stepped = {"stepped_norm": FARTHEST} if choice.steps else {}
-    return asdict(call) | {"largest_norm": call.largest_norm()} | stepped
+    return asdict(call) | {"largest_norm": call.largest_norm()}

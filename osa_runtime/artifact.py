@@ -164,4 +164,6 @@ def _call(item: dict[str, Any]) -> dict[str, Any]:
     if len(item["inputs"]) not in (4, 5) or not all(isinstance(name, str) for name in names):
         raise ValueError("an attention must have a name, an output, and the inputs q, k, v, scale and mask")
     known = {"name": item["name"], "inputs": list(item["inputs"]), "output": item["output"]}
-    return known | ({"scale": item["scale"]} if "scale" in item else {})
+    if not isinstance(item.get("squarings", ""), str):
+        raise ValueError("squarings of an attention must be the name of a value")
+    return known | {key: item[key] for key in ("scale", "squarings") if key in item}

@@ -23,15 +23,16 @@ MASKED = "mask: boolean, broadcasts to (batch, heads, N), True for real tokens; 
 def Change(q, k, v, c):
     """(e^S − I)·V: through S while N ≤ 2d, through the Gram matrix of [Q K] beyond."""
     if op.Squeeze(op.Shape(q, start=-2, end=-1)) <= op.Squeeze(op.Shape(q, start=-1)) * 2:
-        change = osa.DenseChange(q, k, v, c)
+        change, squarings = osa.DenseChange(q, k, v, c)
     else:
-        change = osa.LowRankChange(q, k, v, c)
-    return change
+        change, squarings = osa.LowRankChange(q, k, v, c)
+    return change, squarings
 
 
 @script(osa, default_opset=op)
 def Unmasked(q, k, v, scale):
-    return v + osa.Change(q, k, v, op.Unsqueeze(scale, op.Constant(value_ints=[-2, -1])))
+    change, squarings = osa.Change(q, k, v, op.Unsqueeze(scale, op.Constant(value_ints=[-2, -1])))
+    return v + change, squarings
 
 
 @script(osa, default_opset=op)
@@ -41,19 +42,22 @@ def Masked(q, k, v, scale, mask):
     q_real = op.Where(real, q, zero)
     k_real = op.Where(real, k, zero)
     c = op.Unsqueeze(scale, op.Constant(value_ints=[-2, -1]))
-    return v + osa.Change(q_real, k_real, op.Where(real, v, zero), c)
+    change, squarings = osa.Change(q_real, k_real, op.Where(real, v, zero), c)
+    return v + change, squarings
 
 
 @script(osa, default_opset=op)
 def UnmaskedOfAnyType(q, k, v, scale):
     q32, k32, v32 = op.Cast(q, to=FLOAT), op.Cast(k, to=FLOAT), op.Cast(v, to=FLOAT)
-    return op.CastLike(osa.Float32Attention(q32, k32, v32, op.Cast(scale, to=FLOAT)), v)
+    attended, squarings = osa.Float32Attention(q32, k32, v32, op.Cast(scale, to=FLOAT))
+    return op.CastLike(attended, v), squarings
 
 
 @script(osa, default_opset=op)
 def MaskedOfAnyType(q, k, v, scale, mask):
     q32, k32, v32 = op.Cast(q, to=FLOAT), op.Cast(k, to=FLOAT), op.Cast(v, to=FLOAT)
-    return op.CastLike(osa.Float32Attention(q32, k32, v32, op.Cast(scale, to=FLOAT), mask), v)
+    attended, squarings = osa.Float32Attention(q32, k32, v32, op.Cast(scale, to=FLOAT), mask)
+    return op.CastLike(attended, v), squarings
 
 
 def attention_functions(choice: FunctionChoice) -> list[onnx.FunctionProto]:
@@ -63,6 +67,8 @@ def attention_functions(choice: FunctionChoice) -> list[onnx.FunctionProto]:
         core.name, core.doc_string = "Float32Attention", "OrthogonalAttention for q, k, v and scale in float32."
         definitions.append((MaskedOfAnyType if choice.masked else UnmaskedOfAnyType).to_function_proto())
     definitions[-1].name, definitions[-1].doc_string = "OrthogonalAttention", _description(choice)
+    if not choice.counted:
+        definitions[-1].output.pop()
     if choice.form == "auto":
         return [Change.to_function_proto(), *definitions]
     for node in core.node:
@@ -73,7 +79,7 @@ def attention_functions(choice: FunctionChoice) -> list[onnx.FunctionProto]:
 
 def _description(choice: FunctionChoice) -> str:
     count = (
-        "As many squarings as ‖S‖ needs."
+        "As many squarings as ‖S‖ needs." + (" Their number is the second output." if choice.counted else "")
         if choice.squarings is None
         else f"With {choice.squarings} squarings; NaN where ‖S‖ is beyond their range."
     )

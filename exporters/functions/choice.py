@@ -16,6 +16,7 @@ osa = onnxscript.values.Opset(DOMAIN, VERSION)
 class FunctionChoice:
     """``form`` auto decides in the graph by N and d; ``squarings`` None means as many as the data needs.
 
+    ``counted`` gives OrthogonalAttention a second output, the number of squarings that the data needed.
     Without ``any_type`` the definition takes float32 alone. That saves casts, which runtimes do not all remove.
 
     A fixed number of squarings leaves no control flow in the graph: no Loop, and a low-rank core that is always in
@@ -27,6 +28,7 @@ class FunctionChoice:
     squarings: int | None = None
     masked: bool = False
     any_type: bool = True
+    counted: bool = False
 
     @property
     def steps(self) -> bool:

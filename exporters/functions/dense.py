@@ -22,17 +22,22 @@ def SkewExponential(s):
     """e^S of skew matrices (batch, heads, n, n): orthogonal, with determinant 1."""
     size = op.Shape(s, start=-1)
     identity = op.CastLike(op.EyeLike(op.ConstantOfShape(op.Concat(size, size, axis=0))), s)
-    return identity + osa.SkewExpm1(s)
+    expm1, _squarings = osa.SkewExpm1(s)
+    return identity + expm1
 
 
 @script(osa, default_opset=op)
 def DenseChange(q, k, v, c):
-    """(e^S − I)·V with S = c(QKᵀ − KQᵀ), formed in float64, where it may be small by cancellation."""
+    """(e^S − I)·V with S = c(QKᵀ − KQᵀ), and the number of squarings.
+
+    S is formed in float64, where it may be small by cancellation.
+    """
     q64 = op.Cast(q, to=onnx.TensorProto.DOUBLE) * op.Cast(c, to=onnx.TensorProto.DOUBLE)
     k64 = op.Cast(k, to=onnx.TensorProto.DOUBLE)
     half = op.MatMul(q64, op.Transpose(k64, perm=[0, 1, 3, 2]))
     s = op.Cast(half - op.Transpose(half, perm=[0, 1, 3, 2]), to=onnx.TensorProto.FLOAT)
-    return op.MatMul(osa.SkewExpm1(s), v)
+    expm1, squarings = osa.SkewExpm1(s)
+    return op.MatMul(expm1, v), squarings
 
 
 def dense_functions(choice: FunctionChoice) -> list[onnx.FunctionProto]:
@@ -41,9 +46,9 @@ def dense_functions(choice: FunctionChoice) -> list[onnx.FunctionProto]:
 
     @script(osa, default_opset=op)
     def SkewExpm1(s):
-        """e^S − I of skew matrices, by scaling and squaring."""
+        """e^S − I of skew matrices, by scaling and squaring, and the number of squarings."""
         s2 = op.MatMul(s, s)
         factor, squarings = osa.Scaling(osa.SkewNorm(s2), theta=reached, limit=most, least=0.0)
-        return osa.DoubledExpm1(osa.ScaledExpm1(s, s2, factor), squarings)
+        return osa.DoubledExpm1(osa.ScaledExpm1(s, s2, factor), squarings), squarings
 
     return [f.to_function_proto() for f in (SkewNorm, SkewExpm1, SkewExponential, DenseChange)]

@@ -87,17 +87,17 @@ def Amplification(m, squares2):
 
 @script(osa, default_opset=op)
 def Float64Change(q, k, v, c):
-    """(e^S − I)·V computed in float64."""
+    """(e^S − I)·V computed in float64, and the number of squarings."""
     q64 = op.Cast(q, to=onnx.TensorProto.DOUBLE)
     k64 = osa.Sheared(q64, op.Cast(k, to=onnx.TensorProto.DOUBLE))
     c64 = op.Cast(c, to=onnx.TensorProto.DOUBLE)
     m, w, t = osa.GramCore(q64, k64, op.Cast(v, to=onnx.TensorProto.DOUBLE), c64)
     m2 = op.MatMul(m, m)
     squares2 = osa.RowSquares(m2)
-    for_q, for_k = osa.GramSolution(m, m2, osa.CoreNorm(m2, squares2), w, t, c64)
+    for_q, for_k, squarings = osa.GramSolution(m, m2, osa.CoreNorm(m2, squares2), w, t, c64)
     sound = osa.Amplification(m, squares2) <= op.CastLike(FLOAT64_AMPLIFICATION, m)
     kept = op.Where(sound, for_q, op.CastLike(op.Constant(value_float=float("nan")), for_q))
-    return op.Cast(op.MatMul(q64, kept) + op.MatMul(k64, for_k), to=onnx.TensorProto.FLOAT)
+    return op.Cast(op.MatMul(q64, kept) + op.MatMul(k64, for_k), to=onnx.TensorProto.FLOAT), squarings
 
 
 def lowrank_functions(choice: FunctionChoice) -> list[onnx.FunctionProto]:
@@ -116,7 +116,7 @@ def lowrank_functions(choice: FunctionChoice) -> list[onnx.FunctionProto]:
         scaled = w * factor
         y = osa.DoubledPhi1(a + op.MatMul(phi, a), scaled + op.MatMul(phi, scaled), squarings)
         upper, lower = op.Split(y, axis=-2, num_outputs=2)
-        return (c * t) * lower, (op.Neg(c) / t) * upper
+        return (c * t) * lower, (op.Neg(c) / t) * upper, squarings
 
     change = StraightLowRankChange
     if choice.squarings is None:
@@ -136,11 +136,12 @@ def SteppingLowRankChange(q, k, v, c):
     norm = osa.CoreNorm(m2, squares2)
     in_doubt = op.Or(osa.Amplification(m, squares2) > FLOAT32_AMPLIFICATION, norm > FARTHEST)
     if op.ReduceMax(op.Cast(in_doubt, to=onnx.TensorProto.FLOAT), keepdims=0) > 0.5:
-        change = osa.Float64Change(q, k, v, c)
+        change, squarings = osa.Float64Change(q, k, v, c)
     else:
         for_q, for_k = osa.SteppedSolution(m, m2, norm, w, t, c)
+        squarings = op.Constant(value_int=0)
         change = op.MatMul(q, for_q) + op.MatMul(k, for_k)
-    return change
+    return change, squarings
 
 
 @script(osa, default_opset=op)
@@ -151,14 +152,15 @@ def SquaringLowRankChange(q, k, v, c):
     squares2 = osa.RowSquares(m2)
     in_doubt = op.Cast(osa.Amplification(m, squares2) > FLOAT32_AMPLIFICATION, to=onnx.TensorProto.FLOAT)
     if op.ReduceMax(in_doubt, keepdims=0) > 0.5:
-        change = osa.Float64Change(q, k, v, c)
+        change, squarings = osa.Float64Change(q, k, v, c)
     else:
-        for_q, for_k = osa.GramSolution(m, m2, osa.CoreNorm(m2, squares2), w, t, c)
+        for_q, for_k, squarings = osa.GramSolution(m, m2, osa.CoreNorm(m2, squares2), w, t, c)
         change = op.MatMul(q, for_q) + op.MatMul(k, for_k)
-    return change
+    return change, squarings
 
 
 @script(osa, default_opset=op)
 def StraightLowRankChange(q, k, v, c):
     """(e^S − I)·V with S = c(QKᵀ − KQᵀ), in float64 throughout: a graph without branches cannot choose."""
-    return osa.Float64Change(q, k, v, c)
+    change, squarings = osa.Float64Change(q, k, v, c)
+    return change, squarings

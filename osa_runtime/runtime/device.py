@@ -35,12 +35,14 @@ class LoadOptions:
     """How a session shall be started. ``threads`` None leaves the number to the runtime.
 
     ``profile`` is where ONNX Runtime shall write its trace of every node: the start of a file name.
+    ``count_squarings`` makes an ONNX session count the squarings of each layer, where its graph tells.
     """
 
     device: Device = CPU
     threads: int | None = None
     allow_fallback: bool = False
     profile: Path | None = None
+    count_squarings: bool = False
 
     def __post_init__(self) -> None:
         valid = self.threads is None or (type(self.threads) is int and 1 <= self.threads <= 4096)

@@ -16,9 +16,11 @@ from osa_runtime.runtime.device import CPU, Device, LoadOptions, Placement
 from osa_runtime.runtime.input_checks import Array
 from osa_runtime.runtime.interface import Interface, check_agreement
 from osa_runtime.runtime.session import Session, Source
+from osa_runtime.runtime.squarings import Squarings, counted_layers, with_counts
 from osa_runtime.runtime.wheels import wheel_problem
 
 CPU_PROVIDER = "CPUExecutionProvider"
+EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 FATAL = 4  # ONNX Runtime's log level; what it logs below that, it also raises
 DTYPE_OF = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(double)": "float64"} | {
     f"tensor({name})": name for name in ("int64", "int32", "int16", "int8", "uint8", "bool")
@@ -29,14 +31,17 @@ class OnnxSession(Session):
     def __init__(self, source: Source, options: LoadOptions) -> None:
         declared = source.declared
         self._ort = _import_onnxruntime()
+        asked = options.count_squarings and source.artifact is not None
+        counted = counted_layers(source.artifact.manifest) if asked and source.artifact else {}
+        self._counts = tuple(counted.values())
         self._session, placement = self._start(source, options)
         self._profiling = options.profile is not None
-        found = _interface(self._session, source)
+        found = _interface(self._session, source, self._counts)
         if declared is not None:
             check_agreement(declared, found, f"The manifest of {source.path.parent}")
-        super().__init__(source, declared or found, placement)
+        super().__init__(source, declared or found, placement, Squarings(tuple(counted)) if counted else None)
         self._device = Device("cuda", options.device.index) if placement.device != "cpu" else CPU
-        self._names = [spec.name for spec in self.outputs]
+        self._names = [*(spec.name for spec in self.outputs), *self._counts]
 
     def _start(self, source: Source, options: LoadOptions) -> tuple[Any, Placement]:
         note = None
@@ -75,7 +80,11 @@ class OnnxSession(Session):
             wanted.profile_file_prefix = str(options.profile)
         try:
             # enable_fallback=0: a session never changes its provider behind the caller's back
-            return self._ort.InferenceSession(str(source.path), wanted, providers=providers, enable_fallback=0)
+            model: str | bytes = str(source.path)
+            if self._counts:
+                wanted.add_session_config_entry(EXTERNAL_DATA_FOLDER, str(source.path.parent))
+                model = with_counts(source.path.read_bytes(), self._counts)
+            return self._ort.InferenceSession(model, wanted, providers=providers, enable_fallback=0)
         except Exception as error:
             raise ArtifactError(f"ONNX Runtime cannot load {source.path}: {error_text(error)}") from error
 
@@ -91,7 +100,9 @@ class OnnxSession(Session):
                 values = self._run_bound(session, names, feeds, self._device)
         except Exception as error:
             raise RunError(f"ONNX Runtime failed while it ran {self.path}: {error_text(error)}") from error
-        return dict(zip(names, values, strict=True))
+        if self.squarings is not None:
+            self.squarings.add(values[-len(self._counts) :])
+        return dict(zip((spec.name for spec in self.outputs), values, strict=False))
 
     def _run_bound(self, session: Any, names: Sequence[str], feeds: Mapping[str, Array], device: Device) -> list[Array]:
         """One copy to the device and one back: between them ONNX Runtime keeps everything there."""
@@ -134,8 +145,8 @@ def _import_onnxruntime() -> Any:
         raise MissingDependencyError(problem) from error
 
 
-def _interface(session: Any, source: Source) -> Interface:
-    inputs, outputs = session.get_inputs(), session.get_outputs()
+def _interface(session: Any, source: Source, counts: Sequence[str]) -> Interface:
+    inputs, outputs = session.get_inputs(), [x for x in session.get_outputs() if x.name not in counts]
     return Interface(tuple(_spec(x, source) for x in inputs), tuple(_spec(x, source) for x in outputs))
 
 

@@ -17,6 +17,7 @@ from osa_runtime.runtime.device import LoadOptions, Placement, parse_device
 from osa_runtime.runtime.input_checks import Array, check_finite_inputs, check_inputs, describe_nonfinite
 from osa_runtime.runtime.interface import Interface, manifest_interface
 from osa_runtime.runtime.quick_check import QuickCheck
+from osa_runtime.runtime.squarings import Squarings
 
 if TYPE_CHECKING:
     from typing import Self  # from Python 3.11 on
@@ -45,14 +46,18 @@ class Session(ABC):
     """A loaded model. Any number of threads may call ``run`` at the same time.
 
     ``inputs`` and ``outputs`` say names, types and axes, ``placement`` where the model really runs, and ``artifact``
-    is the exported folder, None for a model file that was opened alone.
+    is the exported folder, None for a model file that was opened alone. ``squarings`` counts those of each layer
+    where ``load`` was asked for it.
     """
 
-    def __init__(self, source: Source, interface: Interface, placement: Placement) -> None:
+    def __init__(
+        self, source: Source, interface: Interface, placement: Placement, squarings: Squarings | None = None
+    ) -> None:
         self.artifact = source.artifact
         self.path = source.path
         self.format = source.format
         self.placement = placement
+        self.squarings = squarings
         self._interface = interface
         self._quick = QuickCheck(interface)
         self._closed = False
@@ -136,15 +141,18 @@ def load(
     allow_fallback: bool = False,
     check_hash: bool = True,
     profile: str | os.PathLike[str] | None = None,
+    count_squarings: bool = False,
 ) -> Session:
     """Open an exported folder, or a model file alone (.onnx, .pt, .pt2), on ``cpu``, ``cuda`` or ``cuda:1``.
 
     A device that cannot be used is a DeviceError; with ``allow_fallback`` it is a warning, and the session runs on
     the CPU. A folder whose files are not those that were exported is refused unless ``check_hash`` is false.
     ``profile`` makes ONNX Runtime trace every node, into a file whose name starts so; ``end_profile`` writes it.
+    ``count_squarings`` fills ``Session.squarings`` in each run, for ONNX graphs with data-dependent squarings.
     TorchScript and pt2 files need torch. They are programs: load them only from people whom you trust.
     """
-    options = LoadOptions(parse_device(device), threads, allow_fallback, None if profile is None else Path(profile))
+    trace = None if profile is None else Path(profile)
+    options = LoadOptions(parse_device(device), threads, allow_fallback, trace, count_squarings)
     session = _open(_source(Path(path), check_hash), options)
     if session.placement.note:
         warnings.warn(session.placement.note, RuntimeWarning, stacklevel=2)

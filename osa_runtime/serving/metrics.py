@@ -77,15 +77,24 @@ class _Figures(Collector):
     def _gauges(self) -> Iterator[Metric]:
         queue = GaugeMetricFamily("osa_serve_queue", "Requests that wait", labels=LABELS)
         running = GaugeMetricFamily("osa_serve_running", "Requests in the batch that runs", labels=LABELS)
-        squarings = GaugeMetricFamily(
-            "osa_serve_squarings", "Most squarings that a layer used when it was verified", labels=(*LABELS, "layer")
+        by_layer = (*LABELS, "layer")
+        latest = GaugeMetricFamily("osa_serve_squarings", "Squarings of a layer in the latest run", labels=by_layer)
+        most = GaugeMetricFamily(
+            "osa_serve_squarings_most", "Most squarings of a layer since its load", labels=by_layer
+        )
+        verified = GaugeMetricFamily(
+            "osa_serve_squarings_verified", "Most squarings of a layer when it was verified", labels=by_layer
         )
         for model in self._engine.repository.served():
             labels = [model.name, model.version_text]
             queue.add_metric(labels, model.batcher.queued)
             running.add_metric(labels, model.batcher.running)
-            for layer in model.layers:
-                squarings.add_metric([*labels, str(layer["layer"])], layer["squarings"])
+            counts = model.session.squarings
+            for family, found in ((latest, counts.latest), (most, counts.most)) if counts else ():
+                for layer, count in found.items():
+                    family.add_metric([*labels, layer], count)
+            for entry in model.layers:
+                verified.add_metric([*labels, str(entry["layer"])], entry["squarings"])
         connections = GaugeMetricFamily("osa_serve_connections", "Connections that are open, REST and gRPC")
         connections.add_metric([], self._engine.connections.open)
-        yield from (queue, running, squarings, connections)
+        yield from (queue, running, latest, most, verified, connections)

@@ -57,7 +57,13 @@ def open_model(name: str, version: int, folder: Path, settings: ServerSettings) 
         check_certificate(artifact)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the note on a fallback goes to the log
-        session = load(folder, settings.device, threads=settings.model_threads, allow_fallback=settings.allow_fallback)
+        session = load(
+            folder,
+            settings.device,
+            threads=settings.model_threads,
+            allow_fallback=settings.allow_fallback,
+            count_squarings=True,
+        )
     interface = manifest_interface(artifact.manifest, str(folder / MANIFEST_FILE))
     plan, layers = BatchPlan(interface), layer_summary(artifact)
     opened = OpenedModel(name, version, folder, fingerprint, session, artifact.manifest, interface, plan, layers)
@@ -132,6 +138,8 @@ def _warm_up(opened: OpenedModel) -> None:
             for spec in opened.interface.inputs
         }
         opened.session.run(feeds)
+    if opened.session.squarings is not None:
+        opened.session.squarings.forget()
 
 
 def _batch_range(opened: OpenedModel) -> tuple[int, int]:

@@ -59,20 +59,27 @@ def _core_bytes(insides: Insides, case: Case) -> int:
     return 4 * core.q.nbytes
 
 
+def _count(core: Core, osa: Mapping[str, Any], needed: int) -> int:
+    """The squarings as the artifact itself counts them; else as it is exported; else as its formula has them."""
+    fixed = osa.get("squarings")
+    if core.squarings is not None:
+        return core.squarings
+    return fixed if isinstance(fixed, int) else needed
+
+
 def _check(
     insides: Insides, name: str, core: Core, case: str, osa: Mapping[str, Any], dtype: str, party: Party
 ) -> LayerResult:
     q, k, scale, _ = _tensors(core)
     norms = spectral_norm(q, k, scale)
     form, approximant = str(osa.get("form", "auto")), str(osa.get("approximant", "taylor"))
-    squarings, bound = squarings_of(q, k, scale, form, approximant, float(osa.get("stepped_norm", 0.0)))
-    fixed = osa.get("squarings")
+    squarings, bound = squarings_of(q, k, scale, form, approximant)
     largest = float(osa["largest_norm"]) if "largest_norm" in osa else None
     common: dict[str, Any] = dict(
         layer=name,
         party=party,
         case=case,
-        squarings=fixed if isinstance(fixed, int) else squarings,
+        squarings=_count(core, osa, squarings),
         bound=bound,
         largest_norm=largest,
         tolerance=core_tolerance(dtype, float(norms.max())),

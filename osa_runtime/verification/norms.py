@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from osa_runtime.ops.coefficients import FLOAT32_AMPLIFICATION
 from osa_runtime.ops.dense import skew_matrix, skew_norm
-from osa_runtime.ops.gram import core_norm, gram_core, rounding_amplification, sheared
+from osa_runtime.ops.gram import core_norm, gram_core, sheared
 from osa_runtime.ops.scaling import most_squarings, reach, squarings_needed
 
 STEPS = 8
@@ -33,13 +32,8 @@ def masked(x: Tensor, mask: Tensor | None) -> Tensor:
     return x if mask is None else x.masked_fill(~mask[..., None].expand_as(x), 0.0)
 
 
-def squarings_of(
-    q: Tensor, k: Tensor, scale: Tensor, form: str, approximant: str, stepped_norm: float = 0.0
-) -> tuple[int, float]:
-    """How many squarings these queries and keys ask for, and the upper bound of ‖S‖₂ that says so.
-
-    Up to ``stepped_norm`` the low-rank form takes steps in float32, which need no squaring.
-    """
+def squarings_of(q: Tensor, k: Tensor, scale: Tensor, form: str, approximant: str) -> tuple[int, float]:
+    """How many squarings these queries and keys ask for, and the upper bound of ‖S‖₂ that says so."""
     c = scale.to(torch.float64)[..., None, None]
     dense = form == "dense" or (form != "lowrank" and q.size(-2) <= 2 * q.size(-1))
     if dense:
@@ -49,14 +43,6 @@ def squarings_of(
         f = sheared(torch.cat([q, k], -1).to(torch.float64))
         m, _, _ = gram_core(f, f, c)
         norm = core_norm(m @ m)
-        if float(norm.amax()) <= stepped_norm and _float32_serves(q, k, c):
-            return 0, float(norm.amax())
     theta = reach(approximant, "dense" if dense else "lowrank", False)
     count = squarings_needed(norm, theta, most_squarings(False))
     return int(count), float(norm.amax())
-
-
-def _float32_serves(q: Tensor, k: Tensor, c: Tensor) -> bool:
-    f = torch.cat([q, k], -1).to(torch.float64)
-    m, _, _ = gram_core(f, f, c)
-    return bool((rounding_amplification(m, m @ m) <= FLOAT32_AMPLIFICATION).all())

@@ -218,6 +218,31 @@ def test_metrics_tell_what_happened(server: ServerProcess) -> None:
     assert metric('osa_serve_queue{model="encoder",version="1"}') == 0
 
 
+def test_squarings_are_those_of_the_runs(server: ServerProcess) -> None:
+    """Of the latest run and at most, for each layer, as the graph counts them; none from the warm-up."""
+
+    def squarings(name: str) -> dict[str, float]:
+        text = ask(server, "GET", "/metrics")[2].decode()
+        start = f'osa_serve_squarings{name}{{layer="'
+        lines = [line for line in text.splitlines() if line.startswith(start) and 'model="vit",version="3"' in line]
+        return {line.removeprefix(start).split('"')[0]: float(line.split()[-1]) for line in lines}
+
+    def run(factor: float) -> None:
+        body = request_body(1)
+        body["inputs"][0]["data"] = [factor * x for x in body["inputs"][0]["data"]]
+        assert ask(server, "POST", INFER, body)[0] == 200
+
+    run(0.01)
+    few = squarings("")
+    run(100.0)
+    many = squarings("")
+    run(0.01)
+    assert squarings("") == few
+    assert all(squarings("_most")[layer] >= count for layer, count in many.items())
+    assert sum(many.values()) > sum(few.values())
+    assert all(layer.endswith("attention") for layer in few)
+
+
 def test_ids_beyond_the_vocabulary_are_the_clients_mistake(server: ServerProcess) -> None:
     tensors = [{"name": "tokens", "datatype": "INT64", "shape": [1, 2], "data": [1, 11]}]
     status, _, content = ask(server, "POST", "/v2/models/encoder/infer", {"inputs": tensors})

@@ -148,9 +148,9 @@ def test_two_calls_in_one_module_are_both_known(tmp_path: Path, deep: Deep) -> N
     opset = onnx.load(deep("vit") / "model.onnx").opset_import
     nodes = [
         helper.make_node(
-            "OrthogonalAttention", ["q", "k", "v", "s"], ["h"], name="a/OrthogonalAttention", domain=DOMAIN
+            "OrthogonalAttention", ["q", "k", "v", "s"], ["h", "n1"], name="a/OrthogonalAttention", domain=DOMAIN
         ),
-        helper.make_node("OrthogonalAttention", ["q", "k", "h", "s"], ["y"], name="a/again", domain=DOMAIN),
+        helper.make_node("OrthogonalAttention", ["q", "k", "h", "s"], ["y", "n2"], name="a/again", domain=DOMAIN),
     ]
     inputs = [value(name, ["b", "h", "n", 4]) for name in "qkv"] + [value("s", ["h"], TensorProto.FLOAT)]
     made = model(helper.make_graph(nodes, "g", inputs, [value("y", ["b", "h", "n", 4])]), functions)
@@ -164,3 +164,4 @@ def test_two_calls_in_one_module_are_both_known(tmp_path: Path, deep: Deep) -> N
     cores = insides.cores_of(insides.attentions, given | {"s": np.array([0.1, 0.2], np.float32)})
     assert isinstance(cores["a"], Core)
     assert np.array_equal(cores["a"].out, cores["a#2"].v)
+    assert cores["a"].squarings == cores["a#2"].squarings is not None

@@ -29,6 +29,7 @@ class Core:
     scale: Array
     mask: Array | None
     out: Array
+    squarings: int | None = None  # where the model counts them itself
 
 
 class Insides(ABC):

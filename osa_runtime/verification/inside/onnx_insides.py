@@ -82,15 +82,18 @@ class OnnxInsides(Insides):
 
     def cores_of(self, attentions: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Core]:
         wanted = [self._named(self._calls[name]) for name in attentions]
-        names = sorted({value for call in wanted for value in call.values()})
+        counts = [self._calls[name].get("squarings") for name in attentions]
+        counts = [value if value in self._index.maker else None for value in counts]
+        names = sorted({value for call in wanted for value in call.values()} | {value for value in counts if value})
         found = dict(zip(names, self._run({}, feeds, names), strict=True))
         return {
             name: Core(
                 **{part: found[value] for part, value in call.items() if part != "mask" and part != "scale"},
                 scale=found[call["scale"]] if "scale" in call else self._constant_scale(name),
                 mask=found[call["mask"]] if "mask" in call else None,
+                squarings=int(found[count]) if count else None,
             )
-            for name, call in zip(attentions, wanted, strict=True)
+            for name, call, count in zip(attentions, wanted, counts, strict=True)
         }
 
     def attend(self, attention: str, core: Core, v: Array) -> Array:
@@ -171,10 +174,11 @@ def _zeros(spec: TensorSpec, sizes: Mapping[str, int]) -> Array:
 
 
 def _nodes_of_attention(index: GraphIndex) -> list[dict[str, Any]]:
+    nodes = [node for node in index.nodes if node.domain == DOMAIN and node.op_type == "OrthogonalAttention"]
     return [
-        {"name": node.name.rpartition("/")[0], "inputs": list(node.input), "output": node.output[0]}
-        for node in index.nodes
-        if node.domain == DOMAIN and node.op_type == "OrthogonalAttention"
+        {"name": node.name.rpartition("/")[0], "inputs": list(node.input)}
+        | dict(zip(("output", "squarings"), node.output, strict=False))
+        for node in nodes
     ]
 
 
