@@ -1,0 +1,176 @@
+"""The comparison with the baseline: what fails, what is measured again, what decides nothing. No figure is real."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import check
+import pytest
+from speed.baseline import HELD, REGRESSED, UNDECIDED, UNKNOWN, Comparison, Reading, as_baseline, compare, forgotten
+from speed.release_ratios import WrongAnswer
+
+from osa_runtime.benchmarking.figures import Spread
+
+MACHINE = {"cpu": "P", "cores": 2, "versions": {"torch": "2"}, "load_average": 0.0}
+
+
+def reading(ratio: float, doubt: str | None = None) -> Reading:
+    return Reading(Spread(ratio, 0.9 * ratio, 1.1 * ratio), doubt)
+
+
+class Group:
+    """Gives one reading after the other, as a contest that is repeated does."""
+
+    def __init__(self, **readings: list[Reading]) -> None:
+        self._readings: dict[str, Iterator[Reading]] = {name: iter(found) for name, found in readings.items()}
+        self.calls = 0
+
+    def __call__(self) -> Mapping[str, Reading]:
+        self.calls += 1
+        return {name: next(found) for name, found in self._readings.items()}
+
+
+def outcomes(group: Group, **expected: float) -> dict[str, str]:
+    return {c.name: c.outcome for c in compare([group], expected, lambda text: None)}
+
+
+@pytest.mark.parametrize(("ratio", "outcome"), [(4.0, HELD), (3.45, HELD), (3.35, REGRESSED), (9.0, HELD)])
+def test_more_than_15_percent_is_a_regression(ratio: float, outcome: str) -> None:
+    assert outcomes(Group(a=[reading(ratio)] * 3), a=4.0) == {"a": outcome}
+
+
+def test_what_holds_is_measured_once() -> None:
+    group = Group(a=[reading(4.0)])
+    assert outcomes(group, a=4.0) == {"a": HELD}
+    assert group.calls == 1
+
+
+def test_a_low_ratio_is_measured_again_and_may_hold() -> None:
+    group = Group(a=[reading(2.0), reading(4.0)], b=[reading(1.0), reading(1.0)])
+    assert outcomes(group, a=4.0, b=1.0) == {"a": HELD, "b": HELD}
+    assert group.calls == 2
+
+
+def test_a_ratio_that_stays_low_fails_after_three_attempts() -> None:
+    group = Group(a=[reading(2.0), reading(2.2), reading(2.1)])
+    (found,) = compare([group], {"a": 4.0}, lambda text: None)
+    assert (found.outcome, group.calls, found.best.ratio.median) == (REGRESSED, 3, 2.2)
+    assert found.change == pytest.approx(-0.45)
+
+
+def test_a_busy_machine_decides_nothing_however_good_the_ratio() -> None:
+    busy = [reading(100.0, "others used the cores")] * 3
+    group = Group(a=busy)
+    assert outcomes(group, a=4.0) == {"a": UNDECIDED}
+    assert group.calls == 3
+
+
+def test_a_quiet_attempt_counts_and_not_a_better_busy_one() -> None:
+    group = Group(a=[reading(100.0, "busy"), reading(2.0), reading(50.0, "busy")])
+    assert outcomes(group, a=4.0) == {"a": REGRESSED}
+
+
+def test_a_ratio_without_baseline_is_not_a_success() -> None:
+    comparisons = compare([Group(a=[reading(1.0)])], {}, lambda text: None)
+    assert comparisons[0].outcome == UNKNOWN
+    code, reason = check.conclude(comparisons, [])
+    assert code == check.FAILED
+    assert "a (no baseline)" in reason
+
+
+def test_a_ratio_that_is_no_longer_measured_is_not_a_success() -> None:
+    comparisons = [Comparison("a", 1.0, (reading(1.0),))]
+    missing = forgotten(comparisons, {"a": 1.0, "b": 2.0})
+    assert missing == ["b"]
+    assert check.conclude(comparisons, missing)[0] == check.FAILED
+    assert check.conclude(comparisons, [])[0] == check.SUCCESS
+
+
+def test_the_exit_codes_tell_slower_from_undecided() -> None:
+    slow, busy = Comparison("slow", 4.0, (reading(1.0),)), Comparison("busy", 4.0, (reading(4.0, "others"),))
+    assert check.conclude([slow, busy], [])[0] == check.FAILED
+    code, reason = check.conclude([busy], [])
+    assert code == check.UNDECIDABLE
+    assert "others" in reason
+
+
+def write_baseline(path: Path, **changes: Any) -> Path:
+    content = as_baseline([Comparison("a", None, (reading(4.0),))], MACHINE, threads=1) | changes
+    path.write_text(json.dumps(content))
+    return path
+
+
+def run_check(monkeypatch: pytest.MonkeyPatch, group: Any, *arguments: str) -> int:
+    monkeypatch.setattr(check, "release_groups", lambda *_: [group])
+    monkeypatch.setattr(check, "describe_machine", lambda: MACHINE)
+    return check.main(["--threads", "1", *arguments])
+
+
+def test_a_written_baseline_is_held_by_the_same_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = ["--baseline", str(tmp_path / "b.json")]
+    assert run_check(monkeypatch, Group(a=[reading(4.0)]), *file, "--write") == check.SUCCESS
+    written = json.loads((tmp_path / "b.json").read_text())
+    assert written["ratios"]["a"]["median"] == 4.0
+    assert (written["provisional"], written["threads"], written["machine"]["cpu"]) == (False, 1, "P")
+    assert run_check(monkeypatch, Group(a=[reading(4.0)]), *file) == check.SUCCESS
+    assert run_check(monkeypatch, Group(a=[reading(3.0)] * 3), *file) == check.FAILED
+
+
+def test_a_baseline_of_a_busy_machine_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = ["--baseline", str(tmp_path / "b.json")]
+    run_check(monkeypatch, Group(a=[reading(4.0, "busy")]), *file, "--write")
+    assert "provisional" in capsys.readouterr().out
+    run_check(monkeypatch, Group(a=[reading(4.0)]), *file)
+    assert "note: the baseline is provisional" in capsys.readouterr().out
+
+
+def test_another_processor_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_baseline(tmp_path / "b.json", machine={"cpu": "Q"})
+    run_check(monkeypatch, Group(a=[reading(4.0)]), "--baseline", str(path))
+    assert "measured on Q, this is P" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("content", [None, "", "[]", "{}", '{"ratios": {"a": 1}, "threads": 1}'])
+def test_a_baseline_that_cannot_be_read_is_wrong_usage(
+    content: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "b.json"
+    if content is not None:
+        path.write_text(content)
+    assert run_check(monkeypatch, Group(), "--baseline", str(path)) == check.USAGE
+    assert "--write" in capsys.readouterr().err
+
+
+def test_other_threads_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_baseline(tmp_path / "b.json", threads=2)
+    assert run_check(monkeypatch, Group(), "--baseline", str(path)) == check.USAGE
+    assert "was measured with 2 threads" in capsys.readouterr().err
+
+
+def test_a_wrong_answer_fails_without_a_comparison(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def wrong() -> Mapping[str, Reading]:
+        raise WrongAnswer("ours has a relative error of 1.0")
+
+    path = write_baseline(tmp_path / "b.json")
+    assert run_check(monkeypatch, wrong, "--baseline", str(path)) == check.FAILED
+    assert "relative error" in capsys.readouterr().err
+
+
+def test_the_committed_baseline_has_the_ratios_that_are_measured(checkout: Path) -> None:
+    from speed.release_ratios import POINTS, SUBJECTS
+
+    ratios = check.read_baseline(checkout / "benchmarks" / "baseline.json", 2)["ratios"]
+    places = {name.partition(": ")[0] for name in ratios}
+    assert places == {str(point) for point in POINTS} | {f"{subject.name}, batch 1" for subject in SUBJECTS}
+    assert all(figures["median"] > 0 for figures in ratios.values())
