@@ -2,7 +2,8 @@
 
 Ratios, because they say the same on a slow and on a fast machine of one kind: how many times as fast as a peer in the
 same rounds. One that has lost more than 15 % is measured twice more; only if it stays low is the exit code 1. On a
-machine that others use nothing is decided, and the exit code is 3. A wrong answer fails at once, with exit code 1.
+machine that others use, or against a baseline from such a one, nothing is decided: exit code 3. A wrong answer
+fails at once, with exit code 1.
 
     python benchmarks/check.py [--rounds 15] [--threads 2] [--baseline FILE] [--quick]
     python benchmarks/check.py --write     # on a quiet machine: the figures of now become the baseline
@@ -71,8 +72,6 @@ def notes(baseline: dict[str, Any], machine: dict[str, Any]) -> list[str]:
     recorded = baseline.get("machine", {}).get("cpu")
     if recorded != machine["cpu"]:
         found.append(f"the baseline was measured on {recorded}, this is {machine['cpu']}: ratios may differ for that.")
-    if baseline.get("provisional"):
-        found.append("the baseline is provisional: it was measured on a busy machine.")
     return found
 
 
@@ -86,8 +85,13 @@ def report(comparisons: Sequence[Comparison]) -> str:
     return table(["ratio", "baseline", "now", "change", "attempts", ""], rows)
 
 
-def conclude(comparisons: Sequence[Comparison], missing: Sequence[str]) -> tuple[int, str]:
+def conclude(comparisons: Sequence[Comparison], missing: Sequence[str], provisional: bool = False) -> tuple[int, str]:
     """The exit code, and why."""
+    if provisional:
+        return (
+            UNDECIDABLE,
+            "The baseline was measured on a busy machine and decides nothing; write it anew with --write.",
+        )
     slower = [c.name for c in comparisons if c.outcome == REGRESSED]
     if slower:
         return FAILED, f"Slower by more than {TOLERATED:.0%} in every attempt: {'; '.join(slower)}."
@@ -131,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return SUCCESS
     for note in notes(baseline, machine):
         print(f"note: {note}")
-    code, reason = conclude(comparisons, forgotten(comparisons, expected))
+    code, reason = conclude(comparisons, forgotten(comparisons, expected), bool(baseline.get("provisional")))
     print(reason)
     return code
 

@@ -119,14 +119,15 @@ def test_a_written_baseline_is_held_by_the_same_figures(tmp_path: Path, monkeypa
     assert run_check(monkeypatch, Group(a=[reading(3.0)] * 3), *file) == check.FAILED
 
 
-def test_a_baseline_of_a_busy_machine_says_so(
+def test_a_baseline_of_a_busy_machine_decides_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = ["--baseline", str(tmp_path / "b.json")]
     run_check(monkeypatch, Group(a=[reading(4.0, "busy")]), *file, "--write")
     assert "provisional" in capsys.readouterr().out
-    run_check(monkeypatch, Group(a=[reading(4.0)]), *file)
-    assert "note: the baseline is provisional" in capsys.readouterr().out
+    for ratio in (4.0, 1.0):
+        assert run_check(monkeypatch, Group(a=[reading(ratio)] * 3), *file) == check.UNDECIDABLE
+        assert "measured on a busy machine and decides nothing" in capsys.readouterr().out
 
 
 def test_another_processor_is_noted(
