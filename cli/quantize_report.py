@@ -77,11 +77,17 @@ def _summary(found: Quantized) -> Table:
         "quantised": f"{described['quantized']} weights",
         "kept": ", ".join(found.selection.kept),
         "measured on": found.measured_on,
+        "ranges": _ranges(described),
     }
     for name, value in rows.items():
         if value:
             table.add_row(f"[bold]{name}[/bold]", escape(value))
     return table
+
+
+def _ranges(described: dict[str, Any]) -> str:
+    ranges = described.get("calibration", {}).get("ranges", {})
+    return ", ".join(f"{name} from {low:.3g} to {high:.3g}" for name, (low, high) in ranges.items())
 
 
 def _deviations(found: Quantized) -> Table:

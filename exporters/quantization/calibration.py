@@ -31,6 +31,13 @@ class Calibration:
     examples: int
     sha256: str
 
+    def describe(self) -> dict[str, Any]:
+        """For the manifest: with ``ranges``, beyond which a model with static ranges has never been looked at."""
+        floats = {name for name, array in self.feeds[0].items() if array.dtype.kind == "f"}
+        found = {name: [portion[name] for portion in self.feeds] for name in sorted(floats)}
+        ranges = {n: [float(min(map(np.min, part))), float(max(map(np.max, part)))] for n, part in found.items()}
+        return {"examples": self.examples, "sha256": self.sha256, "ranges": ranges}
+
 
 def read_calibration(path: Path, artifact: Artifact) -> Calibration:
     """An .npz with an array for each input of the model, the examples along its first axis."""

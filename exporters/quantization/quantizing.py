@@ -187,7 +187,7 @@ def _description(
         "versions": {name: found for name in ("onnx", "onnxruntime", "onnxruntime-gpu") if (found := _version(name))},
     }
     if examples is not None:
-        described["calibration"] = {"examples": examples.examples, "sha256": examples.sha256}
+        described["calibration"] = examples.describe()
     return described
 
 

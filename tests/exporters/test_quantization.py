@@ -175,6 +175,8 @@ def test_the_manifest_says_what_was_done(exported: Exported, tmp_path: Path) -> 
     assert described["source"] == {"model.onnx": source.manifest.files["model.onnx"]["sha256"]}
     assert described["calibration"]["examples"] == 64
     assert len(described["calibration"]["sha256"]) == 64
+    images = feeds("vit", 64)["images"]
+    assert described["calibration"]["ranges"] == {"images": [images.min(), images.max()]}
     assert (described["activations"], described["weight_bits"]) == ("static", 7)
     assert set(described["deviation"]) == {"logits"}
     Artifact.open(tmp_path / "small").check_files()
