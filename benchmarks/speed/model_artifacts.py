@@ -11,6 +11,7 @@ import onnx
 from torch import nn
 
 from osa_runtime import save_checkpoint
+from osa_runtime.errors import OsaError
 from osa_runtime.exporters import export
 from speed.fused_softmax import FUSED, UnknownGraph, fuse_attention
 from speed.models import Subject
@@ -60,7 +61,12 @@ def _softmax(
     ways = {}
     for way, opset in SOFTMAX_OPSETS.items():
         say(f"{subject.name}: exporting softmax, {way}")
-        ways[way] = _export(subject, model, folder / f"softmax-{opset}", opset=opset)
+        try:
+            ways[way] = _export(subject, model, folder / f"softmax-{opset}", opset=opset)
+        except OsaError as error:
+            missing[f"{SOFTMAX}, {way}"] = str(error)
+    if "Attention" not in ways:
+        return ways
     try:
         fused = fuse_attention(onnx.load(ways["Attention"] / "model.onnx"), subject.config.heads)
     except UnknownGraph as error:
@@ -73,5 +79,5 @@ def _softmax(
 
 def _export(subject: Subject, model: nn.Module, out: Path, **options: Any) -> Path:
     name = subject.input_name
-    export(model, (subject.inputs(2),), out, input_names=[name], dynamic_shapes={name: subject.axes}, **options)
+    export(model, (subject.example(),), out, input_names=[name], dynamic_shapes={name: subject.axes}, **options)
     return out

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from osa_runtime import EncoderConfig, OrthogonalSelfAttention, SkiplessEncoder, SkiplessViT, ViTConfig
 from speed.attention_inputs import TRAINED_NORM, spectral_norm
 
+EXAMPLE_TOKENS = 16
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -37,6 +39,11 @@ class Subject:
             return torch.randn(batch, self.config.channels, *self.config.image_size, generator=generator)
         assert self.config.vocabulary is not None
         return torch.randint(0, self.config.vocabulary, (batch, self.tokens), generator=generator)
+
+    def example(self) -> Tensor:
+        """For the export: two rows, and short sequences, which are captured and compared faster."""
+        rows = self.inputs(2)
+        return rows if isinstance(self.config, ViTConfig) else rows[:, :EXAMPLE_TOKENS]
 
     @property
     def input_name(self) -> str:
