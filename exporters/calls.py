@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, fields
 from typing import Any
 
@@ -24,9 +24,13 @@ class Call:
 
     def largest_norm(self) -> float:
         """The largest ‖S‖ that this call can represent, in whichever form it takes."""
-        forms = ("dense", "lowrank") if self.form == "auto" else (self.form,)
-        trips = self.squarings if isinstance(self.squarings, int) else most_squarings(False)
-        return min(reach(self.approximant, form, False) for form in forms) * 2.0**trips
+        return largest_norm(self, lambda approximant, form: reach(approximant, form, False))
+
+
+def largest_norm(call: Call, reach_of: Callable[[str, str], float]) -> float:
+    forms = ("dense", "lowrank") if call.form == "auto" else (call.form,)
+    trips = call.squarings if isinstance(call.squarings, int) else most_squarings(False)
+    return min(reach_of(call.approximant, form) for form in forms) * 2.0**trips
 
 
 def traced_settings(module: nn.Module, inputs: Sequence[Tensor], settings: ExportSettings) -> dict[str, Any]:

@@ -14,8 +14,9 @@ from torch import nn
 
 from osa_runtime.artifact import MODEL_FILES
 from osa_runtime.errors import ExportError
-from osa_runtime.exporters.calls import Call
+from osa_runtime.exporters.calls import Call, largest_norm
 from osa_runtime.exporters.functions import DOMAIN, VERSION, FunctionChoice, build_functions
+from osa_runtime.exporters.functions.approximants import function_reach
 from osa_runtime.exporters.interface import Interface
 from osa_runtime.exporters.onnx_capture import capture
 from osa_runtime.exporters.onnx_naming import rename
@@ -130,4 +131,4 @@ def _osa_settings(choice: FunctionChoice | None) -> dict[str, object]:
     if choice is None:
         return {}
     call = Call(choice.form, choice.approximant, "auto" if choice.squarings is None else choice.squarings)
-    return asdict(call) | {"largest_norm": call.largest_norm()}
+    return asdict(call) | {"largest_norm": largest_norm(call, function_reach)}

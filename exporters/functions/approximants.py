@@ -1,4 +1,4 @@
-"""ScaledExpm1 and ScaledPhi1Minus1: e^A − I and φ₁(A) − I for A = factor·M small, by Taylor or by Padé."""
+"""ScaledExpm1 and ScaledPhi1Minus1: e^A − I and φ₁(A) − I for A = factor·M small, by polynomials or by Padé."""
 
 # functions carry the names they have in the graph
 from __future__ import annotations
@@ -9,16 +9,30 @@ from onnxscript import script
 
 from osa_runtime.exporters.functions.choice import number, osa
 from osa_runtime.exporters.unrolling import unroll_loop
-from osa_runtime.ops.coefficients import PADE_EXP, PADE_INVERSE_STEPS, TAYLOR_EXP, TAYLOR_PHI1
+from osa_runtime.ops.coefficients import (
+    CHEBYSHEV_EXP,
+    CHEBYSHEV_EXP_REACH,
+    PADE_EXP,
+    PADE_INVERSE_STEPS,
+    TAYLOR_PHI1,
+)
+from osa_runtime.ops.scaling import reach
 
 
 def approximant_functions(approximant: str) -> list[onnx.FunctionProto]:
     if approximant == "pade":
         return _pade()
-    return [_taylor("ScaledExpm1", TAYLOR_EXP), _taylor("ScaledPhi1Minus1", TAYLOR_PHI1)]
+    return [_polynomial("ScaledExpm1", CHEBYSHEV_EXP), _polynomial("ScaledPhi1Minus1", TAYLOR_PHI1)]
 
 
-def _taylor(name: str, table: tuple[float, ...]) -> onnx.FunctionProto:
+def function_reach(approximant: str, form: str) -> float:
+    """θ, the largest norm of A for which these approximants are as exact as float32."""
+    if form == "dense" and approximant != "pade":
+        return CHEBYSHEV_EXP_REACH
+    return reach(approximant, form, False)
+
+
+def _polynomial(name: str, table: tuple[float, ...]) -> onnx.FunctionProto:
     one, two, in_right, in_low = _in_few_passes(table)
     r_left, r_t, r_a = (number(value) for value in in_right)
     y_left, y_t, y_a = (number(value) for value in in_low)
@@ -26,7 +40,7 @@ def _taylor(name: str, table: tuple[float, ...]) -> onnx.FunctionProto:
 
     @script(osa, default_opset=op)
     def Polynomial(m, m2, factor):
-        """A Taylor polynomial of degree 8 of A = factor·M without its constant term, in three products."""
+        """A polynomial of degree 8 in A = factor·M without its constant term, in three products."""
         a = m * (factor * op.CastLike(op.Constant(value=g1), m))
         a2 = m2 * (factor * factor * op.CastLike(op.Constant(value=g2), m))
         t = a + a2

@@ -7,14 +7,16 @@ import onnx
 from onnxscript import opset18 as op
 from onnxscript import script
 
+from osa_runtime.exporters.functions.approximants import function_reach
 from osa_runtime.exporters.functions.choice import FunctionChoice, osa
-from osa_runtime.ops.scaling import most_squarings, reach
+from osa_runtime.exporters.functions.scaling import fourth_power, shift
+from osa_runtime.ops.scaling import most_squarings
 
 
 @script(osa, default_opset=op)
-def SkewNorm(s2):
-    """(‖S²‖_F²/2)^¼, an upper bound of ‖S‖₂ for each skew matrix: (…, 1, 1)."""
-    return op.Sqrt(op.Sqrt(op.ReduceSumSquare(s2, op.Constant(value_ints=[-2, -1])) * 0.5))
+def SkewFourths(s2):
+    """‖S²‖_F², which is at least 2·‖S‖₂⁴, for each skew matrix: (…, 1, 1)."""
+    return op.ReduceSum(s2 * s2, op.Constant(value_ints=[-2, -1]))
 
 
 @script(osa, default_opset=op)
@@ -41,14 +43,14 @@ def DenseChange(q, k, v, c):
 
 
 def dense_functions(choice: FunctionChoice) -> list[onnx.FunctionProto]:
-    reached = reach(choice.approximant, "dense", False)
-    most = reached * 2.0 ** most_squarings(False)
+    reached = function_reach(choice.approximant, "dense")
+    most, offset = fourth_power(reached * 2.0 ** most_squarings(False)), shift(reached)
 
     @script(osa, default_opset=op)
     def SkewExpm1(s):
         """e^S − I of skew matrices, by scaling and squaring, and the number of squarings."""
         s2 = op.MatMul(s, s)
-        factor, squarings = osa.Scaling(osa.SkewNorm(s2), theta=reached, limit=most, least=0.0)
+        factor, squarings = osa.Scaling(osa.SkewFourths(s2), limit=most, shift=offset, least=0.0)
         return osa.DoubledExpm1(osa.ScaledExpm1(s, s2, factor), squarings), squarings
 
-    return [f.to_function_proto() for f in (SkewNorm, SkewExpm1, SkewExponential, DenseChange)]
+    return [f.to_function_proto() for f in (SkewFourths, SkewExpm1, SkewExponential, DenseChange)]

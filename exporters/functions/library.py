@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx
 
-from osa_runtime.exporters.functions.approximants import approximant_functions
+from osa_runtime.exporters.functions.approximants import approximant_functions, function_reach
 from osa_runtime.exporters.functions.attention import attention_functions
 from osa_runtime.exporters.functions.choice import DOMAIN, VERSION, FunctionChoice
 from osa_runtime.exporters.functions.dense import dense_functions
@@ -14,7 +14,7 @@ from osa_runtime.exporters.functions.scaling import scaling_functions
 
 def build_functions(choice: FunctionChoice, opset: int = 18) -> list[onnx.FunctionProto]:
     """The definitions that ``OrthogonalAttention`` needs under this choice, callees before callers."""
-    functions = [*approximant_functions(choice.approximant), *scaling_functions(choice.squarings)]
+    functions = [*approximant_functions(choice.approximant), *_scaling(choice)]
     if choice.form != "lowrank":
         functions += dense_functions(choice)
     if choice.form != "dense":
@@ -22,6 +22,11 @@ def build_functions(choice: FunctionChoice, opset: int = 18) -> list[onnx.Functi
     functions += attention_functions(choice)
     needed = _reachable({f.name: f for f in functions}, {"OrthogonalAttention", "SkewExponential"})
     return [_finished(f, opset) for f in functions if f.name in needed]
+
+
+def _scaling(choice: FunctionChoice) -> list[onnx.FunctionProto]:
+    form = "dense" if choice.form == "dense" else "lowrank"  # auto has no fixed number of squarings
+    return scaling_functions(choice.squarings, function_reach(choice.approximant, form))
 
 
 def _reachable(functions: dict[str, onnx.FunctionProto], roots: set[str]) -> set[str]:

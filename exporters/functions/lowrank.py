@@ -7,10 +7,12 @@ import onnx
 from onnxscript import opset18 as op
 from onnxscript import script
 
+from osa_runtime.exporters.functions.approximants import function_reach
 from osa_runtime.exporters.functions.chebyshev import FARTHEST, chebyshev_functions
 from osa_runtime.exporters.functions.choice import FunctionChoice, osa
+from osa_runtime.exporters.functions.scaling import fourth_power, shift
 from osa_runtime.ops.coefficients import FLOAT32_AMPLIFICATION, FLOAT64_AMPLIFICATION
-from osa_runtime.ops.scaling import most_squarings, reach
+from osa_runtime.ops.scaling import most_squarings
 
 
 @script(osa, default_opset=op)
@@ -101,8 +103,8 @@ def Float64Change(q, k, v, c):
 
 
 def lowrank_functions(choice: FunctionChoice) -> list[onnx.FunctionProto]:
-    reached = reach(choice.approximant, "lowrank", False)
-    most = reached * 2.0 ** most_squarings(False)
+    reached = function_reach(choice.approximant, "lowrank")
+    most, offset = fourth_power(reached * 2.0 ** most_squarings(False)), shift(reached)
 
     @script(osa, default_opset=op)
     def GramSolution(m, m2, norm, w, t, c):
@@ -110,7 +112,8 @@ def lowrank_functions(choice: FunctionChoice) -> list[onnx.FunctionProto]:
 
         ‖S‖₂ alone decides the truncation error, although M is not normal: F·J·p(GJ)·Fᵀ = S·p(S) for polynomials.
         """
-        factor, squarings = osa.Scaling(norm, theta=reached, limit=most, least=1.0)
+        square = norm * norm
+        factor, squarings = osa.Scaling(square * square * 2.0, limit=most, shift=offset, least=1.0)
         phi = osa.ScaledPhi1Minus1(m, m2, factor)
         a = m * factor
         scaled = w * factor

@@ -3,6 +3,8 @@
 # functions carry the names they have in the graph
 from __future__ import annotations
 
+import math
+
 import onnx
 from onnxscript import opset18 as op
 from onnxscript import script
@@ -11,21 +13,32 @@ from osa_runtime.exporters.functions.choice import osa
 from osa_runtime.exporters.unrolling import unroll_loop
 from osa_runtime.ops.scaling import most_squarings
 
-LOG_2 = 0.6931471805599453
+PER_OCTAVE = 0.36067376022224085  # 1/(4·ln 2): fourth powers, in octaves
 MOST = float(most_squarings(False))
 
 
 @script(osa, default_opset=op)
-def Scaling(norm, theta: float, limit: float, least: float):
-    """2⁻ˢ for each entry, NaN where the norm is out of range, and s ≥ least, from the norms (…, 1, 1)."""
-    usable = op.Where(norm <= op.CastLike(limit, norm), norm, op.CastLike(0.0, norm))
-    ratio = op.ReduceMax(usable, keepdims=0) / op.CastLike(theta, norm)
-    steps = op.Ceil(op.Log(ratio) / LOG_2 + 0.00001)
-    steps = op.Clip(steps, op.CastLike(least, norm), op.CastLike(MOST, norm))
-    doublings = op.Pow(op.CastLike(2.0, norm), steps)
-    in_range = norm <= op.CastLike(theta, norm) * doublings
-    factor = op.Where(in_range, op.Reciprocal(doublings), op.CastLike(op.Constant(value_float=float("nan")), norm))
+def Scaling(fourths, limit: float, shift: float, least: float):
+    """2⁻ˢ for each entry, NaN where it is out of range, and s ≥ least, from f = 2·norm⁴ (…, 1, 1) of each.
+
+    s is the smallest number with norm ≤ θ·2ˢ for all entries up to the limit, which is in terms of f, too.
+    """
+    in_range = fourths <= op.CastLike(limit, fourths)
+    largest = op.ReduceMax(op.Where(in_range, fourths, op.CastLike(0.0, fourths)), keepdims=0)
+    octaves = op.Log(largest) * op.CastLike(PER_OCTAVE, fourths) + op.CastLike(shift, fourths)
+    steps = op.Clip(op.Ceil(octaves), op.CastLike(least, fourths), op.CastLike(MOST, fourths))
+    halvings = op.Pow(op.CastLike(0.5, fourths), steps)
+    factor = op.Where(in_range, halvings, op.CastLike(op.Constant(value_float=float("nan")), fourths))
     return factor, op.Cast(steps, to=onnx.TensorProto.INT64)
+
+
+def fourth_power(norm: float) -> float:
+    return 2.0 * norm**4
+
+
+def shift(theta: float) -> float:
+    """What turns log₂(f)/4 into log₂(norm/θ); and a hair, so that rounding leaves no norm just above θ·2ˢ."""
+    return 1e-5 - math.log2(fourth_power(theta)) / 4
 
 
 @script(osa, default_opset=op)
@@ -64,25 +77,24 @@ def SteppedPhi1(e, y, squarings):
     return y
 
 
-def fixed_scaling(squarings: int) -> onnx.FunctionProto:
-    doublings = 2.0**squarings
+def fixed_scaling(squarings: int, theta: float) -> onnx.FunctionProto:
+    halvings, farthest = 2.0**-squarings, fourth_power(theta * 2.0**squarings)
 
     @script(osa, default_opset=op)
-    def Scaling(norm, theta: float, limit: float, least: float):  # noqa: ARG001  # the signature of the other
+    def Scaling(fourths, limit: float, shift: float, least: float):  # noqa: ARG001  # the signature of the other
         """2⁻ˢ for each entry, NaN where the norm is out of range, for a fixed s."""
-        in_range = norm <= op.CastLike(theta, norm) * doublings
-        factor = op.Where(
-            in_range, op.CastLike(1.0 / doublings, norm), op.CastLike(op.Constant(value_float=float("nan")), norm)
-        )
-        return factor, op.Constant(value_int=squarings)
+        in_range = fourths <= op.CastLike(farthest, fourths)
+        nan = op.CastLike(op.Constant(value_float=float("nan")), fourths)
+        return op.Where(in_range, op.CastLike(halvings, fourths), nan), op.Constant(value_int=squarings)
 
     return Scaling.to_function_proto()
 
 
-def scaling_functions(squarings: int | None) -> list[onnx.FunctionProto]:
+def scaling_functions(squarings: int | None, theta: float) -> list[onnx.FunctionProto]:
+    """``theta`` is for a fixed number alone; otherwise each call has its own."""
     twice, expm1 = TwiceIdentity.to_function_proto(), DoubledExpm1.to_function_proto()
     if squarings is None:
         return [Scaling.to_function_proto(), twice, expm1, DoubledPhi1.to_function_proto()]
     phi1 = SteppedPhi1.to_function_proto()
     phi1.name, phi1.doc_string = "DoubledPhi1", DoubledPhi1.function_ir.doc_string
-    return [fixed_scaling(squarings), twice, unroll_loop(expm1, squarings), unroll_loop(phi1, squarings)]
+    return [fixed_scaling(squarings, theta), twice, unroll_loop(expm1, squarings), unroll_loop(phi1, squarings)]

@@ -28,6 +28,20 @@ TAYLOR_PHI1: tuple[float, float, float, float, float, float, float, float] = (
     0.047017724980037123369,
 )
 
+# The same scheme for e^z − 1 = z·φ₁(z) with a Chebyshev projection of φ₁ of degree 7 on [−i, i], for skew matrices: the
+# error relative to z is 2.2e-8 up to 1, where Taylor's is 2.8e-6.
+CHEBYSHEV_EXP_REACH = 1.0
+CHEBYSHEV_EXP: tuple[float, float, float, float, float, float, float, float] = (
+    3.9777574753251296016,
+    25.14898102162374163,
+    0.014502730150485882825,
+    0.0043332828260070008042,
+    0.0003947325163034299427,
+    0.000024256273260543063001,
+    0.99999997890692729861,
+    0.13527111256717557225,
+)
+
 # [4/4] Padé approximant of e^z: p(z) = v(z²) + z·u(z²), q(z) = p(−z), as (v₁, v₂, u₀, u₁) with v₀ = 1.
 PADE_EXP: tuple[float, float, float, float] = (3 / 28, 1 / 1680, 1 / 2, 1 / 84)
 
