@@ -5,7 +5,7 @@ two layouts: `packed`, as in a model, where q, k and v are slices of what the pr
 at the end, and `separate`, with q, k and v by head, as all the others take them. Peers that can be computed in several
 ways take part with the fastest. Every answer is compared with float64.
 
-    python benchmarks/attention.py [--rounds 15] [--threads 2] [--judge packed] [--quick] [--out benchmarks/results]
+    python benchmarks/attention.py [--rounds 15] [--threads 2] [--judge separate] [--quick] [--out benchmarks/results]
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def peak_memory(operators: Operators, tokens: int, layout: str, threads: int) ->
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     results.add_options(parser)
-    parser.add_argument("--judge", choices=("packed", "separate"), default="packed", help="the layout that is judged")
+    parser.add_argument("--judge", choices=("packed", "separate"), default="separate", help="the layout that is judged")
     chosen = results.checked(parser, arguments)
     chosen.judged = PACKED if chosen.judge == "packed" else SEPARATE
     return chosen

@@ -23,9 +23,10 @@ from speed.contest import Contest, Pace, compete, fastest
 from speed.exported_operator import PACKED, SEPARATE, export_operator
 
 EAGER = "ours, eager"
-PAPER, SOFTMAX, SDPA, SGEMM = "paper, eager", "softmax, ORT", "softmax, torch", "sgemm"
-ALL = (PACKED, SEPARATE, EAGER, PAPER, SOFTMAX, SDPA)
-ORTHOGONAL = (PACKED, SEPARATE, EAGER, PAPER)
+PAPER, DENSE = "paper, eager", "matrix_exp, eager"
+SOFTMAX, SDPA, SGEMM = "softmax, ORT", "softmax, torch", "sgemm"
+ALL = (SEPARATE, PACKED, EAGER, PAPER, DENSE, SOFTMAX, SDPA)
+ORTHOGONAL = (PACKED, SEPARATE, EAGER, PAPER, DENSE)
 
 MOST_SCORES = 2 << 30  # bytes of N × N scores; ways that hold them are left out beyond
 WRONG = 1e-2  # an error beyond this is no answer
@@ -84,6 +85,8 @@ class Operators:
         with torch.inference_mode():
             for name in names:
                 ways = self._ways(name, inputs)
+                if not ways:
+                    continue
                 best = fastest({way: found.call for way, found in ways.items()}, self._threads)
                 if len(ways) > 1:
                     chosen[name] = best
@@ -108,10 +111,9 @@ class Operators:
         if name == EAGER:
             return {"": Way(partial(orthogonal_attention, q, k, v, scale))}
         if name == PAPER:
-            ways = {"QR": Way(partial(peers.paper_by_basis, q, k, v, scale))}
-            if q.size(-2) <= 2 * self.width:
-                ways["dense"] = Way(partial(peers.paper_dense, q, k, v, scale))
-            return ways
+            return {"": Way(partial(peers.paper_by_basis, q, k, v, scale))}
+        if name == DENSE:  # beyond 2d tokens S is larger than the core
+            return {"": Way(partial(peers.dense_exponential, q, k, v, scale))} if q.size(-2) <= 2 * self.width else {}
         if name == SOFTMAX:
             return self._softmax_ways(inputs)
         if name == SDPA:

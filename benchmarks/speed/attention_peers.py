@@ -26,7 +26,7 @@ def paper_by_basis(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     return v + basis @ (change @ (basis.mT @ v))
 
 
-def paper_dense(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+def dense_exponential(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     """The exponential of S itself, which may be faster while S is smaller than the core."""
     products = q @ k.mT
     return torch.linalg.matrix_exp(scale * (products - products.mT)) @ v

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from speed.attention_contenders import ALL, EAGER, PAPER, SGEMM, SOFTMAX, Row, minimal_flops
+from speed.attention_contenders import ALL, DENSE, EAGER, PAPER, SGEMM, SOFTMAX, Row, minimal_flops
 from speed.attention_inputs import TRAINED_NORM
 from speed.attention_peers import sgemm_flops
 from speed.attention_targets import describe_ranges, share_of_sgemm, softmax_ratios
@@ -62,11 +62,11 @@ def as_markdown(rows: Sequence[Row], facts: Mapping[str, Any], verdicts: Sequenc
 
 
 def _grid(rows: Sequence[Row], ours: str) -> str:
-    head = ["batch", "tokens", *ALL, "× paper", "× softmax"]
+    head = ["batch", "tokens", *ALL, "× paper", "× matrix_exp", "× softmax"]
     cells = []
     for row in sorted(rows, key=lambda row: row.point):
         times = [time_cell(row.contest, name, row.errors.get(name)) for name in ALL]
-        ratios = [ratio_cell(row.contest, ours, peer) for peer in (PAPER, SOFTMAX)]
+        ratios = [ratio_cell(row.contest, ours, peer) for peer in (PAPER, DENSE, SOFTMAX)]
         cells.append([str(row.point.batch), str(row.point.tokens), *times, *ratios])
     return table(head, cells)
 

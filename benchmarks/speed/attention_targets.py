@@ -25,7 +25,8 @@ def verdicts(
 ) -> Iterator[Verdict]:
     """``grid`` has (batch, tokens); ``memory`` is of the longest sequence; ``ours`` is the layout that is judged."""
     by_point = {row.point: row for row in rows}
-    yield from _against_paper([by_point.get(Point(*place, 64)) for place in grid], ours)
+    widths = sorted({row.point.width for row in rows}, reverse=True)
+    yield from _against_paper([by_point.get(Point(*place, width)) for width in widths for place in grid], ours)
     for width, tokens, least in ((64, 1024, 2.5), (64, LONG, 12.0), (32, LONG, 25.0)):
         row = by_point.get(Point(1, tokens, width))
         found = speed_up(row, ours, SOFTMAX) if row else None
@@ -69,7 +70,7 @@ def growth_exponent(short: Row, long: Row, ours: str) -> float:
 
 def _against_paper(rows: Sequence[Row | None], ours: str) -> Iterator[Verdict]:
     each, mean = (
-        f"the paper's method in eager, d = 64: {text}"
+        f"the paper's method in eager: {text}"
         for text in ("4 × as fast at every point of the grid", "6 × in the geometric mean")
     )
     ratios = {row.point: speed_up(row, ours, PAPER) for row in rows if row is not None}

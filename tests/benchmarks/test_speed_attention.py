@@ -11,7 +11,7 @@ import attention
 import pytest
 import torch
 from speed import attention_peers
-from speed.attention_contenders import EAGER, PAPER, SGEMM, SOFTMAX, Operators, Row, minimal_flops
+from speed.attention_contenders import DENSE, EAGER, PAPER, SGEMM, SOFTMAX, Operators, Row, minimal_flops
 from speed.attention_inputs import HEADS, Point, make_inputs, relative_error, spectral_norm
 from speed.attention_peers import sgemm_flops
 from speed.attention_report import as_markdown
@@ -80,7 +80,7 @@ def test_the_references_agree_with_the_slow_definitions(tokens: int) -> None:
 @pytest.mark.parametrize("tokens", [5, 16, 40])
 def test_both_ways_of_the_paper_compute_the_same(tokens: int) -> None:
     inputs = make_inputs(Point(1, tokens, 8))
-    for method in (attention_peers.paper_by_basis, attention_peers.paper_dense):
+    for method in (attention_peers.paper_by_basis, attention_peers.dense_exponential):
         found = method(inputs.q, inputs.k, inputs.v, inputs.scale)
         assert relative_error(found, inputs.exact_orthogonal()) < 1e-5
 
@@ -170,7 +170,7 @@ def test_the_tables_say_where_softmax_wins_and_who_was_wrong() -> None:
     norms = text.partition("## ‖S‖₂ at 197 tokens, d = 64")[2]
     assert re.search(r"\| 2 \| 1\.00 .*\n\| 100 \| 2\.00 .*\| – \|", norms)
     columns = {line.count("|") for line in text.splitlines() if line.startswith("| 1 |")}
-    assert columns == {11}
+    assert columns == {13}
 
 
 @pytest.fixture(scope="module")
@@ -182,8 +182,9 @@ def operators(tmp_path_factory: pytest.TempPathFactory) -> Operators:
 def test_every_contender_computes_what_it_should(operators: Operators, tokens: int) -> None:
     names = (*attention.ALL, SGEMM)
     measured = operators.measure(Point(2, tokens, 8), names, Pace(rounds=2, block_seconds=0, pause=0))
-    assert set(measured.contest.blocks) == set(names)
-    assert set(measured.errors) == set(attention.ALL)
+    left_out = {DENSE} if tokens > 16 else set()  # beyond 2d
+    assert set(measured.contest.blocks) == set(names) - left_out
+    assert set(measured.errors) == set(attention.ALL) - left_out
     assert max(measured.errors.values()) < 1e-5
     assert measured.wrong == {}
     assert measured.ways[SOFTMAX] in ("MultiHeadAttention", "Attention", "MatMul–Softmax–MatMul")
