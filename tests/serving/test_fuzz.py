@@ -22,7 +22,7 @@ from serving_process import ServerProcess
 schemathesis = pytest.importorskip("schemathesis")
 from schemathesis import checks as known  # noqa: E402 - after the skip
 
-EXAMPLES = int(os.environ.get("OSA_FUZZ_EXAMPLES", "20"))  # per call of the description
+EXAMPLES = int(os.environ.get("OSA_FUZZ_EXAMPLES", "10"))  # per call of the description
 CHECKS = (
     known.status_code_conformance,
     known.content_type_conformance,
