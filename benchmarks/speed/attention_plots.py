@@ -18,13 +18,11 @@ LENGTHS = (17, 50, 197, 1024, 4096, 16384, 65536)
 
 def draw_lengths(rows: Sequence[Row]) -> Figure:
     """Time over length, a panel for each width."""
-    trained = [row for row in rows if row.point.norm == TRAINED_NORM and row.point.batch == 1]
-    widths = sorted({row.point.width for row in trained}, reverse=True)
+    by_width = _single_sequences(rows)
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(5.2 * len(widths), 4.4), layout="constrained")
-        panels = figure.subplots(1, len(widths), squeeze=False, sharey=True)[0]
-        for axes, width in zip(panels, widths, strict=True):
-            chosen = sorted((row for row in trained if row.point.width == width), key=lambda row: row.point)
+        figure = Figure(figsize=(5.2 * len(by_width), 4.4), layout="constrained")
+        panels = figure.subplots(1, len(by_width), squeeze=False, sharey=True)[0]
+        for axes, (width, chosen) in zip(panels, by_width.items(), strict=True):
             for name in LOOKS:
                 _line(axes, [(row.point.tokens, row) for row in chosen], name)
             dress(axes, f"milliseconds, batch 1, 6 heads, d = {width}", "tokens", LENGTHS)
@@ -34,13 +32,11 @@ def draw_lengths(rows: Sequence[Row]) -> Figure:
 
 def draw_break_even(rows: Sequence[Row]) -> Figure:
     """Times as fast as softmax and as the paper's method, over length."""
-    trained = [row for row in rows if row.point.norm == TRAINED_NORM and row.point.batch == 1]
-    widths = sorted({row.point.width for row in trained}, reverse=True)
+    by_width = _single_sequences(rows)
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(5.2 * len(widths), 4.0), layout="constrained")
-        panels = figure.subplots(1, len(widths), squeeze=False, sharey=True)[0]
-        for axes, width in zip(panels, widths, strict=True):
-            chosen = sorted((row for row in trained if row.point.width == width), key=lambda row: row.point)
+        figure = Figure(figsize=(5.2 * len(by_width), 4.0), layout="constrained")
+        panels = figure.subplots(1, len(by_width), squeeze=False, sharey=True)[0]
+        for axes, (width, chosen) in zip(panels, by_width.items(), strict=True):
             for peer, ours, style in (
                 (SOFTMAX, PACKED, "-"),
                 (SOFTMAX, SEPARATE, ":"),
@@ -83,6 +79,15 @@ def draw_norms(rows: Sequence[Row]) -> Figure | None:
         error.yaxis.set_major_formatter("{x:.0e}")
         _legend(figure, time)
     return figure
+
+
+def _single_sequences(rows: Sequence[Row]) -> dict[int, list[Row]]:
+    """The rows of a batch of 1 and the norm of trained models, by width and in the order of their lengths."""
+    found = [row for row in rows if row.point.norm == TRAINED_NORM and row.point.batch == 1]
+    widths = sorted({row.point.width for row in found}, reverse=True)
+    return {
+        width: sorted((row for row in found if row.point.width == width), key=lambda row: row.point) for width in widths
+    }
 
 
 def _line(axes, points: Sequence[tuple[float, Row]], name: str) -> None:  # type: ignore[no-untyped-def]

@@ -31,8 +31,7 @@ class OnnxSession(Session):
     def __init__(self, source: Source, options: LoadOptions) -> None:
         declared = source.declared
         self._ort = _import_onnxruntime()
-        asked = options.count_squarings and source.artifact is not None
-        counted = counted_layers(source.artifact.manifest) if asked and source.artifact else {}
+        counted = counted_layers(source.artifact.manifest) if options.count_squarings and source.artifact else {}
         self._counts = tuple(counted.values())
         self._session, placement = self._start(source, options)
         self._profiling = options.profile is not None
@@ -102,7 +101,7 @@ class OnnxSession(Session):
             raise RunError(f"ONNX Runtime failed while it ran {self.path}: {error_text(error)}") from error
         if self.squarings is not None:
             self.squarings.add(values[-len(self._counts) :])
-        return dict(zip((spec.name for spec in self.outputs), values, strict=False))
+        return dict(zip(names, values[: len(self.outputs)], strict=False))
 
     def _run_bound(self, session: Any, names: Sequence[str], feeds: Mapping[str, Array], device: Device) -> list[Array]:
         """One copy to the device and one back: between them ONNX Runtime keeps everything there."""

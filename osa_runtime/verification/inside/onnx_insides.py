@@ -20,7 +20,7 @@ from osa_runtime.errors import RunError
 from osa_runtime.exporters.functions import DOMAIN
 from osa_runtime.exporters.onnx_reading import read_onnx
 from osa_runtime.exporters.onnx_tensors import input_specs
-from osa_runtime.runtime.onnx_session import error_text
+from osa_runtime.runtime.onnx_session import EXTERNAL_DATA_FOLDER, error_text
 from osa_runtime.verification.inside.insides import Array, Core, Insides
 from osa_runtime.verification.inside.onnx_slicing import GraphIndex, reads
 
@@ -161,7 +161,7 @@ class OnnxInsides(Insides):
         options.intra_op_num_threads = self._threads or 0
         # As the graph is written: ONNX Runtime moves 8-bit roundings, also to before a value that is looked at here.
         options.add_session_config_entry("session.disable_quant_qdq", "1")
-        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(self._folder))
+        options.add_session_config_entry(EXTERNAL_DATA_FOLDER, str(self._folder))
         try:
             return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         except Exception as error:
