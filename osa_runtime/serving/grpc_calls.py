@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2 as pb
 
 from osa_runtime.serving.engine import Answer
 from osa_runtime.serving.grpc_framing import ANSWER_HEADERS, OK_TRAILERS, MessageReader, error_trailers, write_message
+from osa_runtime.serving.grpc_messages import InferMessages, parse_message
 from osa_runtime.serving.grpc_response import write_grpc_response
 from osa_runtime.serving.grpc_service import Call, GrpcService, Metadata
 from osa_runtime.serving.http2_stream import Stream
@@ -19,13 +19,6 @@ from osa_runtime.serving.messages import InferenceRequest
 from osa_runtime.serving.refusals import BadRequest, Refusal
 
 STREAM_QUEUE = 256  # messages of one stream that wait to be read
-
-
-def parse(kind: Any, content: bytes) -> Any:
-    try:
-        return kind.FromString(content)
-    except DecodeError as error:
-        raise BadRequest(f"The message is not a valid {kind.DESCRIPTOR.name}: {error}.") from error
 
 
 class GrpcCall:
@@ -72,15 +65,22 @@ class RefusedCall(GrpcCall):
 
 
 class InferCall(GrpcCall):
-    def __init__(self, service: GrpcService, metadata: Metadata) -> None:
+    """``messages`` is shared by the calls that have the same headers."""
+
+    def __init__(self, service: GrpcService, metadata: Metadata, messages: InferMessages) -> None:
         super().__init__(service, metadata)
+        self._messages = messages
         self._job: Job | None = None
 
     def on_end(self, stream: Stream) -> None:
         try:
-            message = parse(pb.ModelInferRequest, self.reader.single())
-            request = self.service.read(message, self.metadata)
-            self._job = self.service.engine.submit(request, lambda answer: self._answer(stream, request, answer))
+            request = self._messages.read(self.reader.single())
+            request.trace = self.metadata.get("traceparent", "")
+
+            def on_answer(answer: Answer) -> None:
+                self._answer(stream, request, answer)
+
+            self._job = self.service.engine.submit(request, on_answer, alone=stream.alone)
         except Exception as error:  # noqa: BLE001 - becomes the call's status
             self.fail(stream, error)
 
@@ -88,8 +88,7 @@ class InferCall(GrpcCall):
         try:
             if isinstance(answer, Refusal):
                 raise answer
-            content = write_grpc_response(request, answer).SerializeToString()
-            stream.send(ANSWER_HEADERS, write_message(content), OK_TRAILERS)
+            stream.send(ANSWER_HEADERS, write_message(write_grpc_response(request, answer)), OK_TRAILERS)
         except Exception as error:  # noqa: BLE001 - becomes the call's status
             self.fail(stream, error)
 
@@ -109,7 +108,7 @@ class UnaryCall(GrpcCall):
 
     async def _run(self, stream: Stream) -> None:
         try:
-            answer = await self._call(parse(self._kind, self.reader.single()))
+            answer = await self._call(parse_message(self._kind, self.reader.single()))
             stream.send(ANSWER_HEADERS, write_message(answer.SerializeToString()), OK_TRAILERS)
         except Exception as error:  # noqa: BLE001 - becomes the call's status
             self.fail(stream, error)
@@ -130,7 +129,7 @@ class StreamCall(GrpcCall):
             while (content := self.reader.next()) is not None:
                 if self._messages.qsize() >= STREAM_QUEUE:
                     raise BadRequest(f"More than {STREAM_QUEUE} requests of this stream wait; read the answers.")
-                self._messages.put_nowait(parse(pb.ModelInferRequest, content))
+                self._messages.put_nowait(parse_message(pb.ModelInferRequest, content))
         except Refusal as refusal:
             self.on_reset(stream)
             self.fail(stream, refusal)

@@ -7,17 +7,20 @@ what an inference of a small model costs, and that thread competes for the inter
 from __future__ import annotations
 
 import asyncio
+import functools
 import ssl
+from collections.abc import Callable
 from typing import Any
 
 from osa_runtime.errors import StorageError
 from osa_runtime.serving.engine import Engine
 from osa_runtime.serving.grpc_calls import InferCall, RefusedCall, StreamCall, UnaryCall
+from osa_runtime.serving.grpc_messages import InferMessages
 from osa_runtime.serving.grpc_service import SERVICE, GrpcService
 from osa_runtime.serving.guard import Guard
 from osa_runtime.serving.http2_connection import Http2Connection
 from osa_runtime.serving.http2_headers import Headers
-from osa_runtime.serving.http2_stream import Handler, Stream
+from osa_runtime.serving.http2_stream import Handler, Opening, Stream
 from osa_runtime.serving.refusals import BadRequest, Refusal, Unsupported
 from osa_runtime.serving.settings import ServerSettings
 
@@ -49,27 +52,34 @@ class GrpcServer:
             raise StorageError(f"gRPC cannot listen on {where}: {error}. Choose another --grpc-port.") from error
         return int(self._server.sockets[0].getsockname()[1])
 
-    def _accept(self, stream: Stream, metadata: Headers) -> Handler:
+    def _accept(self, metadata: Headers) -> Opening:
+        """What is done with calls of these headers; asked once for those that repeat."""
         try:
-            if not stream.connection.served:
-                raise self._count.refusal()
-            return self._call(metadata)
+            begin = self._call(metadata)
         except Refusal as refusal:
-            return RefusedCall(self._service, metadata, refusal)
+            begin = functools.partial(RefusedCall, self._service, metadata, refusal)
 
-    def _call(self, metadata: Headers) -> Handler:
+        def open_call(stream: Stream) -> Handler:
+            if stream.connection.served:
+                return begin()
+            return RefusedCall(self._service, metadata, self._count.refusal())
+
+        return open_call
+
+    def _call(self, metadata: Headers) -> Callable[[], Handler]:
         path = metadata.get(":path", "")
         if metadata.get(":method") != "POST" or not metadata.get("content-type", "").startswith("application/grpc"):
             raise BadRequest("This port speaks gRPC; REST has a port of its own.")
         name = path[len(PATH) :] if path.startswith(PATH) else ""
         self._service.check(name, metadata)
         if name == "ModelInfer":
-            return InferCall(self._service, metadata)
+            messages = InferMessages(self._settings.limits.tensor)
+            return functools.partial(InferCall, self._service, metadata, messages)
         if name == "ModelStreamInfer":
-            return StreamCall(self._service, metadata)
+            return functools.partial(StreamCall, self._service, metadata)
         if name not in self._service.unary:
             raise Unsupported(f"{path[:200]} is not part of this server.")
-        return UnaryCall(self._service, metadata, *self._service.unary[name])
+        return functools.partial(UnaryCall, self._service, metadata, *self._service.unary[name])
 
     async def stop(self, grace: float) -> None:
         """Take no more calls, wait for those under way, then close."""

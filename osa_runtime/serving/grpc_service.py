@@ -60,7 +60,7 @@ class GrpcService:
 
     async def infer(self, message: Any, metadata: Metadata) -> Any:
         request = self.read(message, metadata)
-        return write_grpc_response(request, await self.engine.infer(request))
+        return pb.ModelInferResponse.FromString(write_grpc_response(request, await self.engine.infer(request)))
 
     async def stream(self, messages: AsyncIterator[Any], metadata: Metadata) -> AsyncIterator[Any]:
         """Answers come in the order of the requests; an error is an answer, and the stream goes on."""

@@ -16,9 +16,9 @@ from osa_runtime.serving.connections import LINGER, Connections
 from osa_runtime.serving.http2_frames import ConnectionFault
 from osa_runtime.serving.http2_headers import LARGEST_BLOCK, HeaderBlocks, Headers
 from osa_runtime.serving.http2_outbox import LARGEST_FRAME, Outbox
-from osa_runtime.serving.http2_stream import Handler, Stream
+from osa_runtime.serving.http2_stream import Opening, Stream
 
-Accept = Callable[[Stream, Headers], Handler]
+Accept = Callable[[Headers], Opening]
 Later = Callable[[float, Callable[[], None]], asyncio.TimerHandle]
 
 WINDOW = 4 << 20  # bytes that a peer may send ahead, per stream; four times that per connection
@@ -31,7 +31,7 @@ class Http2Connection(asyncio.Protocol):
     def __init__(
         self, accept: Accept, connections: set[Http2Connection], most_held: int, count: Connections, later: Later
     ) -> None:
-        self._accept, self._connections, self._count, self._later = accept, connections, count, later
+        self._connections, self._count, self._later = connections, count, later
         self.served = False  # false for a connection beyond the limit: its calls are refused
         self._timers: list[asyncio.TimerHandle] = []
         self._most_held, self._held = most_held, 0  # bytes of requests that have not ended, all streams together
@@ -39,7 +39,7 @@ class Http2Connection(asyncio.Protocol):
         self._outbox: Outbox = None  # type: ignore[assignment]  # from connection_made on
         self._rest = b""  # of a frame that has not come whole
         self._greeted = False
-        self._blocks = HeaderBlocks()
+        self._blocks: HeaderBlocks[Opening] = HeaderBlocks(accept)
         self._block: tuple[int, int, bytearray] | None = None  # (stream, flags, bytes) until END_HEADERS
         self._streams: dict[int, Stream] = {}
         self._last = 0
@@ -97,13 +97,45 @@ class Http2Connection(asyncio.Protocol):
         self._transport.close()
 
     def data_received(self, data: bytes) -> None:
-        data = self._rest + data if self._rest else data
         try:
+            if not self._rest and self._read_call(data):
+                return
+            data = self._rest + data if self._rest else data
             self._rest = data[self._read_frames(data) :]
         except ConnectionFault as fault:
             self._transport.write(h2.goaway(self._last, fault.code, str(fault)))
             self._transport.close()
             self._rest = b""
+
+    def _read_call(self, data: bytes) -> bool:
+        """Take a call that came whole and alone, with headers that came before, as most do. False if it is not one.
+
+        Frame by frame it would go the same way in twice the time.
+        """
+        if len(data) < 2 * h2.HEADER_SIZE or not self._greeted or self._block is not None or self._leaving:
+            return False
+        size, kind, flags, number = h2.read_header(data, 0)
+        at = h2.HEADER_SIZE + size
+        if kind != h2.HEADERS or flags != h2.END_HEADERS or len(data) < at + h2.HEADER_SIZE:
+            return False
+        opening = self._blocks.known(data[h2.HEADER_SIZE : at])
+        size, kind, flags, same = h2.read_header(data, at)
+        start = at + h2.HEADER_SIZE
+        whole = kind == h2.DATA and flags == h2.END_STREAM and same == number and start + size == len(data)
+        fits = size <= LARGEST_FRAME and self._held + size <= self._most_held and len(self._streams) < STREAMS
+        if opening is None or not whole or not fits or number % 2 == 0 or number <= self._last:
+            return False
+        self._last = number
+        stream = self._streams[number] = Stream(self, number, self._outbox.stream_window)
+        stream.ended_there = True
+        stream.alone = len(self._streams) == 1 and self._count.open == 1
+        handler = stream.handler = opening(stream)
+        if size:
+            handler.on_data(stream, data[start:])
+        self._replenish(None, size)
+        if number in self._streams:  # otherwise it was refused
+            handler.on_end(stream)
+        return True
 
     def _read_frames(self, buffer: bytes) -> int:
         """Where the first frame begins that is not whole."""
@@ -172,7 +204,7 @@ class Http2Connection(asyncio.Protocol):
             self._on_headers(stream, first, bytes(block))
 
     def _on_headers(self, number: int, flags: int, block: bytes) -> None:
-        headers = self._blocks.read(block)
+        opening = self._blocks.read(block)
         known = self._streams.get(number)
         if known is not None:  # trailers
             if not flags & h2.END_STREAM or known.ended_there:
@@ -186,7 +218,7 @@ class Http2Connection(asyncio.Protocol):
             self._transport.write(h2.reset(number, h2.REFUSED_STREAM))
             return
         stream = self._streams[number] = Stream(self, number, self._outbox.stream_window)
-        stream.handler = self._accept(stream, headers)
+        stream.handler = opening(stream)
         if flags & h2.END_STREAM:
             self._end(stream)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 
@@ -18,6 +19,7 @@ class Handler(Protocol):
 
 class Stream:
     __slots__ = (
+        "alone",
         "connection",
         "ended_here",
         "ended_there",
@@ -41,6 +43,7 @@ class Stream:
         self.trailers: bytes | None = None  # what ends the stream once all data has gone
         self.ended_there = False
         self.ended_here = False
+        self.alone = False  # nobody else can have asked anything by now
 
     def send(self, head: bytes, data: bytes, trailers: bytes | None) -> None:
         """Encoded headers (maybe none), data, and encoded trailers that end the stream (None: more comes)."""
@@ -48,3 +51,6 @@ class Stream:
 
     def reset(self, code: int) -> None:
         self.connection.reset(self, code)
+
+
+Opening = Callable[[Stream], Handler]  # what makes the handler of a request

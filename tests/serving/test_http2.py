@@ -18,7 +18,7 @@ from osa_runtime.serving.connections import LINGER, TOLD, Connections
 from osa_runtime.serving.grpc_framing import ANSWER_HEADERS, OK_TRAILERS, MessageReader, error_trailers
 from osa_runtime.serving.http2_connection import GREETING, IDLE_RESETS, STREAMS, WINDOW, Http2Connection
 from osa_runtime.serving.http2_outbox import LARGEST_FRAME
-from osa_runtime.serving.http2_stream import Stream
+from osa_runtime.serving.http2_stream import Opening, Stream
 from osa_runtime.serving.refusals import BadRequest, Refusal, TooLarge, Unavailable, Unsupported
 
 REQUEST = [(":method", "POST"), (":path", "/echo"), ("content-type", "application/grpc")]
@@ -74,6 +74,7 @@ class Peer:
         self.transport = Transport()
         self.handlers: list[Echo] = []
         self.headers: list[dict[str, str]] = []
+        self.alone: list[bool] = []
         self.answer = answer
         self.timers: list[tuple[float, Callable[[], None]]] = []
         self.connection = Http2Connection(self.accept, set(), 8 * WINDOW, count or Connections(8), self.later)
@@ -87,10 +88,14 @@ class Peer:
         self.timers.append((seconds, call))
         return Timer()
 
-    def accept(self, stream: Stream, headers: dict[str, str]) -> Echo:
-        self.handlers.append(Echo(self.answer))
-        self.headers.append(headers)
-        return self.handlers[-1]
+    def accept(self, headers: dict[str, str]) -> Opening:
+        def open_call(stream: Stream) -> Echo:
+            self.handlers.append(Echo(self.answer))
+            self.headers.append(headers)
+            self.alone.append(stream.alone)
+            return self.handlers[-1]
+
+        return open_call
 
     def send(self, data: bytes) -> None:
         self.connection.data_received(data)
@@ -133,6 +138,69 @@ def test_bytes_may_come_one_by_one() -> None:
     for byte in whole + h2.frame(h2.DATA, h2.END_STREAM, 1, b"abc"):
         peer.send(bytes([byte]))
     assert peer.handlers[0].body == b"abc"
+
+
+@st.composite
+def odd_calls(draw: st.DrawFn) -> tuple[int, int, int, int, int, int]:
+    """Stream, flags of the headers, stream and flags of the data, bytes of data, bytes too many or too few."""
+    number = draw(st.sampled_from((7, 5, 1, 3, 2, 0)))
+    rare = draw(st.integers(0, 9))  # most calls are odd in one thing at most
+    same = draw(st.sampled_from((1, 3, 4, 0))) if rare == 1 else number
+    head = draw(st.sampled_from((h2.END_HEADERS | h2.END_STREAM, 0))) if rare == 2 else h2.END_HEADERS
+    data = draw(st.sampled_from((0, h2.PADDED | h2.END_STREAM))) if rare == 3 else h2.END_STREAM
+    return (
+        number,
+        head,
+        same,
+        data,
+        draw(st.sampled_from((0, 5, 300))),
+        draw(st.sampled_from((-1, 1, 9))) if rare == 4 else 0,
+    )
+
+
+@given(st.lists(odd_calls(), max_size=6))
+def test_calls_in_one_piece_go_the_way_of_single_frames(calls: list[tuple[int, int, int, int, int, int]]) -> None:
+    quick, slow = Peer(), Peer()
+    block = Encoder().encode(REQUEST)
+    for peer in (quick, slow):
+        peer.request(1)  # the table grows
+        block = peer.encoder.encode(REQUEST)
+        peer.send(h2.frame(h2.HEADERS, h2.END_HEADERS | h2.END_STREAM, 3, block))  # and the block is remembered
+    for place, (number, head, same, data, size, rest) in enumerate(calls):
+        step = 4 * (place + 1)
+        piece = h2.frame(h2.HEADERS, head, number + step, block) + h2.frame(h2.DATA, data, same + step, b"\2" * size)
+        piece = piece[:rest] if rest < 0 else piece + b"\0" * rest
+        if not quick.transport.closed:
+            quick.send(piece)
+        for start in range(0, len(piece), 7):
+            if not slow.transport.closed:
+                slow.send(piece[start : start + 7])
+    assert quick.headers == slow.headers
+    assert [(h.body, h.events) for h in quick.handlers] == [(h.body, h.events) for h in slow.handlers]
+    assert quick.frames() == slow.frames()
+    assert quick.transport.closed == slow.transport.closed
+
+
+def test_a_call_is_alone_when_nobody_else_can_have_asked() -> None:
+    count = Connections(8)
+    peer = Peer(answer=None, count=count)
+    block = b""
+    for number in (1, 3):
+        block = peer.encoder.encode(REQUEST)
+        peer.send(h2.frame(h2.HEADERS, h2.END_HEADERS | h2.END_STREAM, number, block))
+        peer.send(h2.reset(number, h2.CANCEL))
+
+    def call(number: int) -> bytes:
+        return h2.frame(h2.HEADERS, h2.END_HEADERS, number, block) + h2.frame(h2.DATA, h2.END_STREAM, number, b"x")
+
+    peer.send(call(5))
+    peer.send(call(7))  # while 5 waits for its answer
+    peer.send(h2.reset(5, h2.CANCEL) + h2.reset(7, h2.CANCEL))
+    peer.send(call(9) + call(11))  # the second came with the first
+    peer.send(h2.reset(9, h2.CANCEL) + h2.reset(11, h2.CANCEL))
+    Peer(count=count)
+    peer.send(call(13))  # another client may ask at any time
+    assert peer.alone[2:] == [True, False, False, False, False]
 
 
 def test_remembered_headers_follow_the_table() -> None:
