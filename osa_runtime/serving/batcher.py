@@ -3,7 +3,8 @@
 While the thread runs a batch, requests queue; when it is free, it takes what has queued: no request waits for
 company, and the busier the server, the larger the batches. ``max_delay`` adds a wait for those who want fuller ones.
 Everything but the run itself happens in the event loop, so that nothing here needs a lock. A model that takes hardly
-more time than handing it to the thread and back runs in the event loop, too.
+more time than handing it to the thread and back runs in the event loop, too; and a longer one while only one client is
+there.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from osa_runtime.serving.statistics import ModelStatistics
 
 SWEEP = 0.05  # seconds between two looks for requests that have waited too long
 BRIEF = 0.001  # seconds; a run that takes less does not go to the thread; under load batches grow, and it does
+BRIEF_ALONE = 0.005  # the same while nobody else is there who would have to wait
 STEP = 0.05  # by which the usual time of a run follows the last one
 
 
@@ -84,7 +86,7 @@ class Batcher:
             self._start_or_wait()
 
     def _start(self, alone: bool) -> None:
-        if self._usual < BRIEF and self._plan.has_one_shape:
+        if self._usual < (BRIEF_ALONE if alone else BRIEF) and self._plan.has_one_shape:
             self._running = [self._waiting[0]]
             if alone:
                 self._run_here()

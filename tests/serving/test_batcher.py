@@ -15,7 +15,7 @@ from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import InputError, RunError
 from osa_runtime.runtime.interface import Interface
 from osa_runtime.serving.batch_plan import BatchPlan
-from osa_runtime.serving.batcher import Batcher
+from osa_runtime.serving.batcher import BRIEF, BRIEF_ALONE, Batcher
 from osa_runtime.serving.execution import NonFiniteError
 from osa_runtime.serving.job import Job
 from osa_runtime.serving.refusals import Cancelled, Unavailable
@@ -36,11 +36,13 @@ class Model:
         self.gate = threading.Event()
         self.gate.set()
         self.batches: list[list[float]] = []
+        self.threads: list[int] = []
 
     def __call__(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         assert self.gate.wait(30)
         x = arrays["x"]
         self.batches.append(x[:, 0].tolist())
+        self.threads.append(threading.get_ident())
         if (x == 13).any():
             raise RunError("thirteen")
         return {"y": np.where(x == 7, np.inf, 2 * x).astype(np.float32)}
@@ -235,5 +237,23 @@ def test_a_brief_model_answers_at_once_when_nobody_else_can_have_come() -> None:
         await until(lambda: deferred.done and company.done)
         assert made.model.batches[-1] == [3, 4]
         await made.batcher.close()  # nothing is left that it would wait for
+
+    bench(check)
+
+
+def test_a_longer_model_runs_in_the_event_loop_only_for_somebody_alone() -> None:
+    async def check(made: Bench) -> None:
+        made.batcher._usual = (BRIEF + BRIEF_ALONE) / 2
+        together = made.submit(1)
+        assert not together.done
+        await until(lambda: together.done)
+        made.batcher._usual = (BRIEF + BRIEF_ALONE) / 2
+        assert made.submit(2, alone=True).done
+        made.batcher._usual = 2 * BRIEF_ALONE
+        long = made.submit(3, alone=True)
+        assert not long.done
+        await until(lambda: long.done)
+        here = threading.get_ident()
+        assert [thread == here for thread in made.model.threads] == [False, True, False]
 
     bench(check)
