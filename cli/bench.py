@@ -98,8 +98,6 @@ def bench(
 
     [cyan]osa bench digits-onnx --batch 32 --threads 1 --profile trace.json[/cyan]
     """
-    import functools
-
     from osa_runtime.benchmarking.benchmark import Benchmark
     from osa_runtime.benchmarking.configurations import parse_sizes
     from osa_runtime.benchmarking.machine import usable_cores
@@ -108,11 +106,17 @@ def bench(
     from osa_runtime.benchmarking.rotation import Schedule
     from osa_runtime.cli import bench_report
     from osa_runtime.cli.bench_progress import BenchProgress
-    from osa_runtime.cli.run_inputs import read_inputs
+    from osa_runtime.cli.picture import PixelOptions
+    from osa_runtime.cli.run_inputs import Array, read_inputs
+    from osa_runtime.runtime.session import Session
 
     bench_report.check_files(json_file, profile)
     if plot is not None:
         check_plot(plot)
+
+    def read_data(session: Session) -> tuple[dict[str, Array], list[str]]:
+        return read_inputs(inputs or [], session.inputs, PixelOptions(manifest=session.manifest))
+
     request = Request(
         artifact=artifact,
         against=against,
@@ -122,7 +126,7 @@ def bench(
         threads=threads or usable_cores(),
         device=device,
         seed=seed,
-        read_data=functools.partial(read_inputs, inputs, scaling=(None, None)) if inputs else None,
+        read_data=read_data if inputs else None,
         memory=memory,
         trace=profile,
     )

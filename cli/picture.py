@@ -2,35 +2,51 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from osa_runtime.artifact import TensorSpec
+from osa_runtime.artifact import Manifest, TensorSpec
 from osa_runtime.errors import InputError, MissingDependencyError
+from osa_runtime.pixels import Standardisation
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+UNIT = (0.0, 1.0)
 
 
 def is_picture(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES
 
 
-def read_picture(path: Path, spec: TensorSpec, mean: float | None, std: float | None) -> tuple[NDArray[Any], str]:
+@dataclass(frozen=True)
+class PixelOptions:
+    """``--mean`` and ``--std``, which go before what the manifest says."""
+
+    mean: float | None = None
+    std: float | None = None
+    manifest: Manifest | None = None
+
+
+def read_picture(path: Path, spec: TensorSpec, options: PixelOptions) -> tuple[NDArray[Any], str]:
     """(1, channels, height, width) of the input's type, and a sentence on what was done."""
     channels, height, width = spec.shape[1:]
     if not isinstance(height, int) or not isinstance(width, int) or channels not in MODES:
         raise InputError(f"{path} is a picture, which the input {spec} cannot take; give an array as .npy.")
     pixels, size = _decode(path, MODES[int(channels)], (width, height))
-    used_mean, used_std, whose = _standard(pixels, mean, std)
+    used, whose = _standard(pixels, options, spec.name)
+    if len(used.mean) not in (1, int(channels)):
+        raise InputError(f"The model standardises {len(used.mean)} channels, but {spec} has {channels}.")
+    black, white = used.pixels
     note = (
-        f"{path.name}: {MODES[int(channels)]}, {size[0]}×{size[1]} resized to {width}×{height}, scaled to 0…1, "
-        f"then (pixel - {used_mean:.4g}) / {used_std:.4g}, {whose}"
+        f"{path.name}: {MODES[int(channels)]}, {size[0]}×{size[1]} resized to {width}×{height}, "
+        f"scaled to {black:g}…{white:g}, then (pixel - {_text(used.mean)}) / {_text(used.std)}, {whose}"
     )
-    scaled = (pixels.reshape(height, width, int(channels)) - used_mean) / used_std
+    scaled = used.apply(pixels.reshape(height, width, int(channels)))
     return scaled.transpose(2, 0, 1)[None].astype(spec.dtype), note
 
 
@@ -50,12 +66,21 @@ def _decode(path: Path, mode: str, size: tuple[int, int]) -> tuple[NDArray[np.fl
         raise InputError(f"{path} cannot be read as a picture: {error}") from error
 
 
-def _standard(pixels: NDArray[np.float64], mean: float | None, std: float | None) -> tuple[float, float, str]:
+def _standard(pixels: NDArray[np.float64], options: PixelOptions, name: str) -> tuple[Standardisation, str]:
+    mean, std = options.mean, options.std
     if (mean is None) != (std is None):
         raise InputError("--mean and --std go together; give both or neither.")
     if mean is None or std is None:
+        trained = options.manifest.standardisation(name) if options.manifest else None
+        if trained is not None:
+            return trained, "as in training"
         # A picture of one colour has no spread; dividing by its zero would make NaN of it.
-        return float(pixels.mean()), float(pixels.std()) or 1.0, "the picture's own mean and deviation"
-    if not std > 0:
-        raise InputError(f"--std is {std}, expected a number above 0.")
-    return mean, std, "as --mean and --std say"
+        own = Standardisation((float(pixels.mean()),), (float(pixels.std()) or 1.0,), UNIT)
+        return own, "the picture's own mean and deviation: the model does not say what it was trained on"
+    if not (0 < std < math.inf and math.isfinite(mean)):
+        raise InputError(f"--mean is {mean} and --std {std}, expected finite numbers, and --std above 0.")
+    return Standardisation((mean,), (std,), UNIT), "as --mean and --std say"
+
+
+def _text(numbers: tuple[float, ...]) -> str:
+    return ", ".join(f"{number:.4g}" for number in numbers)

@@ -61,9 +61,9 @@ def run(
 ) -> None:
     """Run an exported model on arrays or pictures, and show what it says.
 
-    A picture is turned grey or RGB as the model wants, resized, scaled to 0…1 and standardised: with --mean and
-    --std, or else with the picture's own. `osa train` writes the training set's to metrics.json, in units of its own
-    pixels: divide them by the largest pixel (digits 16, mnist 255). Light on dark stays light on dark.
+    A picture is turned grey or RGB as the model wants, resized, and standardised as in training, which the artifact of
+    a model that `osa train` made knows. Otherwise say --mean and --std, for pixels of 0…1; without them the picture's
+    own are taken, and the output says so. Light on dark stays light on dark.
 
     A sequence model without a mask gets one that says that every token is real.
 
@@ -79,6 +79,7 @@ def run(
     import warnings
 
     from osa_runtime.arrays import write_npz
+    from osa_runtime.cli.picture import PixelOptions
     from osa_runtime.cli.run_inputs import read_inputs
     from osa_runtime.cli.run_report import RunReport, check_out
     from osa_runtime.runtime.session import load
@@ -88,7 +89,7 @@ def run(
         warnings.simplefilter("ignore", RuntimeWarning)  # the report shows the note on a fallback
         session = load(artifact, device, threads=threads, allow_fallback=allow_fallback, check_hash=check_hash)
     with session:
-        feeds, notes = read_inputs(inputs, session.inputs, (mean, std))
+        feeds, notes = read_inputs(inputs, session.inputs, PixelOptions(mean, std, session.manifest))
         start = time.perf_counter()
         outputs = session.run(feeds, check_finite=not allow_nonfinite)
         seconds = time.perf_counter() - start

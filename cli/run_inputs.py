@@ -11,15 +11,14 @@ from numpy.typing import NDArray
 
 from osa_runtime.arrays import read_arrays
 from osa_runtime.artifact import TensorSpec
-from osa_runtime.cli.picture import is_picture, read_picture
+from osa_runtime.cli.picture import PixelOptions, is_picture, read_picture
 from osa_runtime.errors import InputError
 
 Array = NDArray[Any]
-Scaling = tuple[float | None, float | None]
 
 
 def read_inputs(
-    values: Sequence[str], specs: Sequence[TensorSpec], scaling: Scaling
+    values: Sequence[str], specs: Sequence[TensorSpec], pixels: PixelOptions
 ) -> tuple[dict[str, Array], list[str]]:
     """The arrays by input name, and notes on what was done to them."""
     feeds: dict[str, Array] = {}
@@ -31,7 +30,7 @@ def read_inputs(
             raise InputError(f"There is no file {path}, which --input {value} names.")
         if is_picture(path):
             spec = _image_spec(name, path, specs)
-            array, note = read_picture(path, spec, *scaling)
+            array, note = read_picture(path, spec, pixels)
             notes.append(note)
             if spec.name in pictures:
                 feeds[spec.name] = np.concatenate([feeds[spec.name], array])

@@ -13,7 +13,14 @@ from osa_runtime.errors import CheckpointError
 from osa_runtime.exporters.destination import check_apart
 from osa_runtime.exporters.pipeline import export
 from osa_runtime.models import EncoderConfig, SkiplessEncoder, SkiplessViT, ViTConfig, load_checkpoint
-from osa_runtime.models.checkpoint import CONFIG_FILE, WEIGHTS_FILE, checkpoint_folder, read_description
+from osa_runtime.models.checkpoint import (
+    CONFIG_FILE,
+    WEIGHTS_FILE,
+    checkpoint_folder,
+    read_description,
+    read_standardisation,
+)
+from osa_runtime.pixels import Standardisation
 
 
 def export_checkpoint(checkpoint: str | Path, out: str | Path, *, static: bool = False, **options: Any) -> Artifact:
@@ -34,6 +41,7 @@ def export_checkpoint(checkpoint: str | Path, out: str | Path, *, static: bool =
         output_names=["logits"],
         dynamic_shapes=None if static else axes,
         value_ranges=value_ranges(model),
+        preprocessing=_preprocessing(model, checkpoint_folder(checkpoint)),
         source=source,
         **options,
     )
@@ -46,6 +54,17 @@ def check_checkpoint(checkpoint: str | Path, out: str | Path) -> None:
     if not (where / WEIGHTS_FILE).is_file():
         raise CheckpointError(f"{where / WEIGHTS_FILE} does not exist; copy it beside {CONFIG_FILE}.")
     check_apart(out, where)
+
+
+def _preprocessing(model: SkiplessViT | SkiplessEncoder, where: Path) -> dict[str, Standardisation]:
+    found = read_standardisation(where)
+    if found is None or not isinstance(model, SkiplessViT):
+        return {}
+    if len(found.mean) != model.config.channels:
+        raise CheckpointError(
+            f"{where / CONFIG_FILE} standardises {len(found.mean)} channels, but the model has {model.config.channels}."
+        )
+    return {"images": found}
 
 
 def value_ranges(model: SkiplessViT | SkiplessEncoder) -> dict[str, dict[str, int]]:

@@ -26,6 +26,7 @@ from osa_runtime.exporters.settings import DEFAULT_OPSET, ExportSettings
 from osa_runtime.exporters.torchscript_export import export_torchscript
 from osa_runtime.nn.depth import rounding_depth
 from osa_runtime.parity import relative_tolerance
+from osa_runtime.pixels import Standardisation
 
 
 def export(
@@ -45,6 +46,7 @@ def export(
     squarings: str | int | None = None,
     external_data: bool = False,
     value_ranges: Mapping[str, Mapping[str, int]] | None = None,
+    preprocessing: Mapping[str, Standardisation] | None = None,
     replace: bool = False,
     source: Mapping[str, Any] | None = None,
     progress: Listener | None = None,
@@ -55,6 +57,8 @@ def export(
         args: example inputs; dynamic axes need a size of 2 or more in them.
         dynamic_shapes: {input name: {axis: name, or a torch.export.Dim with its range}}; the rest is fixed.
         value_ranges: {input name: {"min": 0, "max": 9}}, for inputs that hold ids; goes into the manifest.
+        preprocessing: {input name: Standardisation}, what is done to pixels before the module sees them; it goes into
+            the manifest, and `osa run` and the server's page then treat pictures so.
         form, approximant, squarings: for all attention layers; None leaves what the module says.
         progress: called as (step, None) when a step starts and (step, seconds) when it is done.
 
@@ -85,6 +89,7 @@ def export(
             parameters=sum(p.numel() for p in module.parameters()),
             axes=axis_ranges(interface),
             values={name: dict(limits) for name, limits in (value_ranges or {}).items()},
+            preprocessing={name: pixels.as_dict() for name, pixels in (preprocessing or {}).items()},
             dtype=settings.dtype,
             depth=rounding_depth(ready),
             opset=settings.opset if settings.format == "onnx" else None,

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     )
     from osa_runtime.nn import OrthogonalSelfAttention
     from osa_runtime.ops import attention_matrix, orthogonal_attention, skew_exponential
+    from osa_runtime.pixels import Standardisation
     from osa_runtime.runtime.session import Session, load
     from osa_runtime.verification import VerifyOptions, compare_artifacts, verify
 
@@ -52,6 +53,7 @@ _HOME_OF = {
     "ViTConfig": "osa_runtime.models",
     "load_checkpoint": "osa_runtime.models",
     "save_checkpoint": "osa_runtime.models",
+    "Standardisation": "osa_runtime.pixels",
     "Session": "osa_runtime.runtime.session",
     "load": "osa_runtime.runtime.session",
     "VerifyOptions": "osa_runtime.verification",
@@ -74,6 +76,8 @@ __all__ = [
     "ViTConfig",
     "load_checkpoint",
     "save_checkpoint",
+    # what images are made of
+    "Standardisation",
     # running exported models
     "Session",
     "load",

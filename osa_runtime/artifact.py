@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from osa_runtime.errors import ArtifactError
+from osa_runtime.pixels import Standardisation
 
 VERSION = 1
 MANIFEST_FILE = "manifest.json"
@@ -43,6 +44,7 @@ class Manifest:
     parameters: int
     axes: dict[str, dict[str, int]] = field(default_factory=dict)  # the range of each dynamic axis that has one
     values: dict[str, dict[str, int]] = field(default_factory=dict)  # the range of the ids that an input may hold
+    preprocessing: dict[str, dict[str, Any]] = field(default_factory=dict)  # of pixels, for inputs that are images
     dtype: str = "fp32"
     depth: int | None = None  # how many matrices the signal passes, over which rounding adds up
     opset: int | None = None
@@ -56,6 +58,11 @@ class Manifest:
 
     def to_json(self) -> str:
         return json.dumps({"version": VERSION} | dataclasses.asdict(self), indent=2, ensure_ascii=False) + "\n"
+
+    def standardisation(self, name: str) -> Standardisation | None:
+        """What is done to the pixels of an input before the model sees them; None where nobody said."""
+        fields = self.preprocessing.get(name)
+        return Standardisation.from_dict(fields) if fields else None
 
     @classmethod
     def from_json(cls, text: str, where: str) -> Manifest:
@@ -142,6 +149,10 @@ def _check_types(manifest: Manifest) -> None:
         ranges = found.values() if isinstance(found, dict) else [None]
         if not all(isinstance(r, dict) and all(type(size) is int for size in r.values()) for r in ranges):
             raise TypeError(f"{name} must map names to ranges of whole numbers")
+    if not isinstance(manifest.preprocessing, dict):
+        raise TypeError("preprocessing must map names of inputs to what is done to their pixels")
+    for fields in manifest.preprocessing.values():
+        Standardisation.from_dict(fields)
     entries = manifest.files.values() if isinstance(manifest.files, dict) else [None]
     if not all(isinstance(entry, dict) for entry in entries):
         raise TypeError("files must map names to their size and hash")

@@ -20,7 +20,7 @@ def test_all_has_no_duplicates() -> None:
 
 def test_every_public_member_is_in_all() -> None:
     submodules = {"artifact", "atomic", "cli", "diagnosis", "errors", "exporters", "models", "nn", "ops", "parity"}
-    submodules |= {"arrays", "benchmarking", "packaging", "runtime", "serving", "serving_ray"}
+    submodules |= {"arrays", "benchmarking", "packaging", "pixels", "runtime", "serving", "serving_ray"}
     submodules |= {"training", "verification"}
     machinery = {"annotations", "importlib", "TYPE_CHECKING", "Any"}
     public = {name for name in dir(osa_runtime) if not name.startswith("_")}

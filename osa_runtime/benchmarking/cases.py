@@ -24,7 +24,7 @@ def build_cases(session: Session, request: Request) -> tuple[list[Case], str, li
         ids = session.manifest.values if session.manifest else {}
         cases: list[Case] = [(c, random_feeds(specs, axes, c, request.seed, ids)) for c in chosen]
         return cases, f"seeded random data ({describe_random(specs, ids)})", []
-    data, notes = request.read_data(specs)
+    data, notes = request.read_data(session)
     chosen = configurations(axes, request.batches, request.tokens, data_sizes(data, specs, axes))
     fitted: list[Case] = [(c, fit_data(data, specs, axes, c)) for c in chosen]
     return fitted, "the data of --input, its rows repeated or cut to the batch", notes

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
-from osa_runtime.artifact import TensorSpec
 from osa_runtime.benchmarking.configurations import Sizes
 from osa_runtime.benchmarking.machine import usable_cores
 from osa_runtime.benchmarking.rotation import Schedule
+from osa_runtime.runtime.session import Session
 
 Array = NDArray[Any]
-# The caller's arrays by input name, and notes on them, for the inputs of a model.
-ReadData = Callable[[Sequence[TensorSpec]], tuple[Mapping[str, Array], list[str]]]
+# The caller's arrays by input name, and notes on them, for a model.
+ReadData = Callable[[Session], tuple[Mapping[str, Array], list[str]]]
 
 
 @dataclass(frozen=True)

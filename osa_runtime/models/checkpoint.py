@@ -15,17 +15,28 @@ from osa_runtime.models.config import BlockConfig, EncoderConfig, ViTConfig
 from osa_runtime.models.encoder import SkiplessEncoder
 from osa_runtime.models.vit import SkiplessViT
 from osa_runtime.nn.initialisation import without_values
+from osa_runtime.pixels import Standardisation
 
 VERSION = 1
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
+PREPROCESSING = "preprocessing"
 MODELS: dict[str, tuple[type[BlockConfig], type[nn.Module]]] = {
     "SkiplessViT": (ViTConfig, SkiplessViT),
     "SkiplessEncoder": (EncoderConfig, SkiplessEncoder),
 }
 
 
-def save_checkpoint(model: SkiplessViT | SkiplessEncoder, folder: str | Path, *, replace: bool = False) -> Path:
-    """Write the model to ``folder``, in one step: nobody sees half a checkpoint."""
+def save_checkpoint(
+    model: SkiplessViT | SkiplessEncoder,
+    folder: str | Path,
+    *,
+    standardisation: Standardisation | None = None,
+    replace: bool = False,
+) -> Path:
+    """Write the model to ``folder``, in one step: nobody sees half a checkpoint.
+
+    ``standardisation`` is what was done to the pixels of the images that it was trained on.
+    """
     from safetensors.torch import save
 
     name = type(model).__name__
@@ -33,7 +44,9 @@ def save_checkpoint(model: SkiplessViT | SkiplessEncoder, folder: str | Path, *,
         raise InputError(
             f"A checkpoint holds one of {', '.join(MODELS)}, got {name}; save your own module's state_dict."
         )
-    description = {"version": VERSION, "model": name, "config": model.config.to_dict()}
+    description: dict[str, Any] = {"version": VERSION, "model": name, "config": model.config.to_dict()}
+    if standardisation is not None:
+        description[PREPROCESSING] = standardisation.as_dict()
     weights = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
     with atomic_folder(folder, replace=replace, marker=CONFIG_FILE) as temporary:
         (temporary / CONFIG_FILE).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
@@ -69,11 +82,21 @@ def checkpoint_folder(folder: str | Path) -> Path:
 
 def read_description(where: Path) -> tuple[type[nn.Module], BlockConfig]:
     """What the folder says it holds; its weights are not read."""
-    config_class, model_class, fields = _read_fields(where / CONFIG_FILE)
+    description = _read_fields(where / CONFIG_FILE)
+    config_class, model_class = MODELS[description["model"]]
     try:
-        return model_class, config_class.from_dict(fields)
+        return model_class, config_class.from_dict(description["config"])
     except (ConfigError, TypeError) as error:
         raise CheckpointError(f"{where / CONFIG_FILE} describes no valid model: {error}") from error
+
+
+def read_standardisation(where: Path) -> Standardisation | None:
+    """What was done to the pixels in training; None where the checkpoint does not say."""
+    fields = _read_fields(where / CONFIG_FILE).get(PREPROCESSING)
+    try:
+        return None if fields is None else Standardisation.from_dict(fields)
+    except ValueError as error:
+        raise CheckpointError(f"{where / CONFIG_FILE}: {error}.") from error
 
 
 def _check_size(config: BlockConfig, weights: dict[str, Tensor], where: Path) -> None:
@@ -86,7 +109,7 @@ def _check_size(config: BlockConfig, weights: dict[str, Tensor], where: Path) ->
         )
 
 
-def _read_fields(path: Path) -> tuple[type[BlockConfig], type[nn.Module], dict[str, Any]]:
+def _read_fields(path: Path) -> dict[str, Any]:
     try:
         description = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -106,7 +129,7 @@ def _read_fields(path: Path) -> tuple[type[BlockConfig], type[nn.Module], dict[s
         raise CheckpointError(
             f"{path} names the model {description.get('model')!r}, expected one of {', '.join(MODELS)}."
         )
-    return (*MODELS[description["model"]], description["config"])
+    return description
 
 
 def _read_weights(path: Path) -> dict[str, Tensor]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from osa_runtime.artifact import TensorSpec
@@ -28,6 +29,7 @@ class TritonConfig:
     name: str
     interface: Interface
     settings: TritonSettings
+    preprocessing: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # as in the manifest; for people
 
     @property
     def batch_axis(self) -> str | None:
@@ -103,9 +105,11 @@ class TritonConfig:
 
     def _tuning(self) -> dict[str, Any]:
         tuning: dict[str, Any] = {}
+        parameters = {f"preprocessing.{name}": json.dumps(fields) for name, fields in self.preprocessing.items()}
         if self.settings.threads is not None:
-            value = {"string_value": str(self.settings.threads)}
-            tuning["parameters"] = map_entries({THREADS[self.settings.backend]: value})
+            parameters[THREADS[self.settings.backend]] = str(self.settings.threads)
+        if parameters:
+            tuning["parameters"] = map_entries({key: {"string_value": text} for key, text in parameters.items()})
         if (self.settings.backend, self.settings.device) == ("onnxruntime", "cuda"):
             tuning["optimization"] = {"execution_accelerators": {"gpu_execution_accelerator": [FULL_PRECISION]}}
         return tuning

@@ -45,6 +45,7 @@ def _details(model: ServedModel) -> dict[str, Any]:
         "parameters": model.manifest.parameters,
         "dtype": model.manifest.dtype,
         "osa": model.manifest.osa,
+        "preprocessing": model.manifest.preprocessing,
         "device": model.session.placement.device,
         "layers": model.layers,
         "requests": page.success.count,

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from osa_runtime.errors import DataError
+from osa_runtime.pixels import Standardisation
 from osa_runtime.training.catalogue import DIGITS, data_folder, find_known, local_copy
 from osa_runtime.training.dependencies import require
 from osa_runtime.training.npz import LabelledImages, check_images, read_npz
@@ -23,8 +24,8 @@ _TEST_FRACTION = 0.2
 class Dataset:
     """Images (n, channels, height, width) of zero mean and unit variance in float32; labels (n,) in int64.
 
-    ``mean`` and ``std`` are per channel, from the training images alone, in the units of the stored pixels:
-    whoever feeds the trained model applies (pixel - mean) / std first.
+    ``standardisation`` has the means and deviations of the training images alone: whoever feeds the trained model
+    applies it first.
     """
 
     name: str
@@ -33,8 +34,7 @@ class Dataset:
     x_test: NDArray[np.float32]
     y_test: NDArray[np.int64]
     classes: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    standardisation: Standardisation
     sha256: str
 
     @property
@@ -77,9 +77,8 @@ def _prepare(name: str, train: LabelledImages, test: LabelledImages | None) -> D
     with np.errstate(over="ignore", invalid="ignore"):  # _standardise reports what overflows
         mean, std = _channel_statistics(train.x)
         x_train, x_test = (_standardise(name, part.x, mean, std) for part in (train, test))
-    return Dataset(
-        name, x_train, train.y, x_test, test.y, classes, _floats(mean), _floats(std), _fingerprint(train, test)
-    )
+    standardisation = Standardisation(_floats(mean), _floats(std), _pixel_range(train.x))
+    return Dataset(name, x_train, train.y, x_test, test.y, classes, standardisation, _fingerprint(train, test))
 
 
 def _split(name: str, images: LabelledImages) -> tuple[LabelledImages, LabelledImages]:
@@ -113,6 +112,14 @@ def _channel_statistics(x: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[n
     std = x.std(axis=(0, 1, 2), dtype=np.float64)
     # A constant channel (an opaque alpha, say) carries nothing; dividing by its zero would make NaN of it.
     return mean, np.where(std > 0, std, 1.0)
+
+
+def _pixel_range(x: NDArray[Any]) -> tuple[float, float]:
+    """What black and white are: bytes say it themselves, other numbers by what they reach."""
+    if x.dtype == np.uint8:
+        return 0.0, 255.0
+    low, high = float(x.min()), float(x.max())
+    return (low, high) if low < high else (low, low + 1.0)
 
 
 def _standardise(

@@ -46,7 +46,7 @@ def _describe(data: Dataset) -> dict[str, Any]:
         "train_images": len(data.y_train),
         "test_images": len(data.y_test),
         "classes": data.classes,
-        "preprocessing": {"formula": "(pixel - mean) / std", "mean": data.mean, "std": data.std},
+        "preprocessing": data.standardisation.as_dict(),
     }
 
 

@@ -106,7 +106,8 @@ class _Run:
     def finish(self) -> TrainingResult:
         """Write the results; the state goes last, so that a kill in between only repeats this."""
         result = TrainingResult(self.folder, self.settings, tuple(self.history))
-        save_checkpoint(self.model.cpu().eval(), self.folder.checkpoint, replace=True)
+        standardisation = self.data.standardisation
+        save_checkpoint(self.model.cpu().eval(), self.folder.checkpoint, standardisation=standardisation, replace=True)
         draw_curve(result.history, self._title(), self.folder.curve)
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
         write_metrics(self.folder.metrics, self.settings, self.data, result.history, parameters)

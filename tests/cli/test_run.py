@@ -127,7 +127,12 @@ WRONG: dict[str, tuple[str, list[str], int, str]] = {
     "no picture": ("vit", ["--input", "text.png"], 2, "cannot be read as a picture"),
     "picture for tokens": ("encoder", ["--input", "text.png"], 2, "not clear which input takes images"),
     "mean alone": ("vit", ["--input", "one.png", "--mean", "0.5"], 2, "go together"),
-    "std": ("vit", ["--input", "one.png", "--mean", "0", "--std", "0"], 2, "expected a number above 0"),
+    "std": (
+        "vit",
+        ["--input", "one.png", "--mean", "0", "--std", "0"],
+        2,
+        "expected finite numbers, and",
+    ),
     "type": ("vit", ["--input", "images=double.npy"], 2, "images.astype('float32')"),
     "out": ("vit", ["--input", "x.npy", "--out", "y.csv"], 2, "ends in .npz"),
     "device": ("vit", ["--input", "x.npy", "--device", "tpu"], 2, "Unknown device 'tpu'"),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from osa_runtime.errors import DataError
+from osa_runtime.pixels import Standardisation
 from osa_runtime.training import load_dataset
 
 
@@ -30,7 +31,7 @@ def test_statistics_come_from_the_training_images_alone(tmp_path: Path) -> None:
     x, y = np.array([0, 0, 2, 2], float).reshape(4, 1, 1) * np.ones((4, 2, 2)), np.array([0, 0, 1, 1])
     np.savez(tmp_path / "mine.npz", x=x, y=y, x_test=x + 1000, y_test=y)
     data = load_dataset(file=tmp_path / "mine.npz")
-    assert (data.mean, data.std) == ((1.0,), (1.0,))
+    assert data.standardisation == Standardisation((1.0,), (1.0,), (0.0, 2.0))
     assert data.x_test.min() == 999
 
 
@@ -41,6 +42,8 @@ def test_colour_images_become_channels_first_with_a_constant_channel_left_at_zer
     data = load_dataset(file=tmp_path / "mine.npz")
     assert (data.channels, data.image_size) == (3, (2, 4))
     assert not data.x_train[:, 2].any()
+    assert data.standardisation.pixels == (0, 255)
+    assert (data.standardisation.mean[2], data.standardisation.std[2]) == (255, 1)
     assert data.name == "mine.npz"
 
 

@@ -18,6 +18,8 @@ from osa_runtime.errors import (
     StorageError,
 )
 from osa_runtime.models import load_checkpoint
+from osa_runtime.models.checkpoint import read_standardisation
+from osa_runtime.pixels import Standardisation
 from osa_runtime.training import Dataset, EpochRecord, TrainingSettings, train_classifier
 from osa_runtime.training import run as run_module
 from osa_runtime.training.loop import Trainer
@@ -56,7 +58,8 @@ def test_a_run_leaves_results_and_no_state(images: Dataset, tiny: TrainingSettin
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert metrics["test_accuracy"] == result.test_accuracy == metrics["epochs"][-1]["test_accuracy"]
     assert metrics["settings"]["lr"] == 1e-3
-    assert metrics["data"]["preprocessing"]["mean"] == list(images.mean)
+    assert Standardisation.from_dict(metrics["data"]["preprocessing"]) == images.standardisation
+    assert read_standardisation(tmp_path / "run" / "checkpoint") == images.standardisation
     assert str(tmp_path) not in json.dumps(metrics)
 
 
