@@ -113,7 +113,8 @@ def describe_interface(
     )
     for name, x, dynamic in zip(found, args, resolved, strict=True):
         check_axes(name, x, dynamic)
-    return Interface(found, tuple(args), resolved)
+    # torch.export takes the strides of a view for part of the interface, and refuses sizes for which they differ
+    return Interface(found, tuple(x.contiguous() for x in args), resolved)
 
 
 def _signature_names(module: nn.Module, count: int) -> tuple[str, ...]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from exponents import normal
+from osa_runtime import load
 from osa_runtime.errors import ExponentRangeError, ExportError, InputError
 from osa_runtime.exporters import export
 from osa_runtime.exporters.runners import artifact_runner
@@ -204,3 +206,17 @@ def test_too_few_squarings_are_named(tmp_path: Path) -> None:
     with pytest.raises(ExponentRangeError, match="--squarings 1 does not suffice"):
         export(OrthogonalSelfAttention(8, 2, alpha=9.0), (x,), tmp_path / "a", squarings=1)
     assert list(tmp_path.iterdir()) == []
+
+
+class Flags(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.where((x < 0) | (x > 1), 0.0, x)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_an_example_may_be_a_view(tmp_path: Path, kind: str) -> None:
+    """Its strides are no part of the interface: the length of what it was cut from is as good as any."""
+    axes = {"x": {1: torch.export.Dim("tokens", min=1, max=8)}}
+    export(Flags(), (torch.randn(2, 8)[:, :4],), tmp_path / "out", dynamic_shapes=axes, format=kind)
+    x = torch.randn(2, 8).numpy()
+    np.testing.assert_array_equal(load(tmp_path / "out").run({"x": x})["output"], np.where((x < 0) | (x > 1), 0, x))
