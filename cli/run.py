@@ -90,6 +90,7 @@ def run(
         session = load(artifact, device, threads=threads, allow_fallback=allow_fallback, check_hash=check_hash)
     with session:
         feeds, notes = read_inputs(inputs, session.inputs, PixelOptions(mean, std, session.manifest))
+        notes += session.calibrated.beyond(feeds)
         start = time.perf_counter()
         outputs = session.run(feeds, check_finite=not allow_nonfinite)
         seconds = time.perf_counter() - start

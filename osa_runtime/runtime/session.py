@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from osa_runtime.artifact import MANIFEST_FILE, Artifact, Manifest, TensorSpec
 from osa_runtime.errors import ArtifactError, InputError, RunError
+from osa_runtime.runtime.calibrated_ranges import CalibratedRanges
 from osa_runtime.runtime.device import LoadOptions, Placement, parse_device
 from osa_runtime.runtime.input_checks import Array, check_finite_inputs, check_inputs, describe_nonfinite
 from osa_runtime.runtime.interface import Interface, manifest_interface
@@ -47,7 +48,8 @@ class Session(ABC):
 
     ``inputs`` and ``outputs`` say names, types and axes, ``placement`` where the model really runs, and ``artifact``
     is the exported folder, None for a model file that was opened alone. ``squarings`` counts those of each layer
-    where ``load`` was asked for it.
+    where ``load`` was asked for it. ``calibrated.beyond(feeds)`` names the inputs beyond the examples of a static
+    quantisation.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Session(ABC):
         self.placement = placement
         self.squarings = squarings
         self._interface = interface
+        self.calibrated = CalibratedRanges(self.manifest)
         self._quick = QuickCheck(interface)
         self._closed = False
 

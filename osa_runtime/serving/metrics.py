@@ -49,6 +49,10 @@ class _Figures(Collector):
             "executions": ("Runs of the model", lambda p: p.executions),
             "retried_batches": ("Batches whose requests were run one by one", lambda p: p.retried_batches),
             "nonfinite_outputs": ("Requests whose outputs were NaN or Inf", lambda p: p.nonfinite),
+            "beyond_calibration": (
+                "Requests with inputs beyond the examples of a static quantisation",
+                lambda p: p.beyond_calibration,
+            ),
             "queue_seconds": ("Time that requests waited", lambda p: p.queue.seconds),
             "run_seconds": ("Time that the model ran", lambda p: sum(b.run.seconds for b in p.batches.values())),
         }

@@ -106,6 +106,8 @@ class ServedModel:
         feeds = self.plan.with_mask(feeds)
         arrays = self.session.check(feeds)
         self._check_ids(arrays)
+        if self.session.calibrated and self.session.calibrated.beyond(arrays):
+            self.book.beyond_calibration += 1
         extent = self.plan.extent(arrays)
         if self.max_batch and extent.rows > self.max_batch:
             raise BadRequest(

@@ -91,6 +91,7 @@ class ModelStatistics:
         self.batches: dict[int, BatchStatistics] = {}
         self.failures: dict[int, int] = {}  # by status
         self.nonfinite = 0
+        self.beyond_calibration = 0
         self.retried_batches = 0
         self.latency = Histogram(LATENCY_BUCKETS)
         self.batch_rows = Histogram(ROW_BUCKETS)
