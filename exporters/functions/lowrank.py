@@ -11,7 +11,7 @@ from osa_runtime.exporters.functions.approximants import function_reach
 from osa_runtime.exporters.functions.chebyshev import FARTHEST, chebyshev_functions
 from osa_runtime.exporters.functions.choice import FunctionChoice, osa
 from osa_runtime.exporters.functions.scaling import fourth_power, shift
-from osa_runtime.ops.coefficients import FLOAT32_AMPLIFICATION, FLOAT64_AMPLIFICATION
+from osa_runtime.ops.coefficients import FLOAT32_AMPLIFICATION, FLOAT64_AMPLIFICATION, NEAR_REACH
 from osa_runtime.ops.scaling import most_squarings
 
 
@@ -26,13 +26,12 @@ def Sheared(q, k):
 
 
 @script(osa, default_opset=op)
-def Trace(x):
-    """The sum of the diagonal of square matrices, as (…, 1, 1)."""
-    step = op.Shape(x, start=-1) + 1
+def MeanOfDiagonal(x, size):
+    """Of square matrices of this size, as (…, 1, 1)."""
     row = op.Reshape(x, op.Constant(value_ints=[0, 0, 1, -1]))
     end = op.Constant(value_ints=[9223372036854775807])
     last = op.Constant(value_ints=[-1])
-    return op.ReduceSum(op.Slice(row, op.Constant(value_ints=[0]), end, last, step), last)
+    return op.ReduceMean(op.Slice(row, op.Constant(value_ints=[0]), end, last, size + 1), last)
 
 
 @script(osa, default_opset=op)
@@ -42,11 +41,12 @@ def CoreNorm(m2, squares2):
     M² has the squares −σ² of the d pairs of eigenvalues ±iσ of S, so its trace and ‖M²‖_F² give their mean and a
     bound of their variance, and no value is farther from the mean than √(d − 1) standard deviations.
     """
-    pairs = op.CastLike(op.Shape(m2, start=-1), m2) * 0.5
-    mean = osa.Trace(m2) / (pairs * (-2.0))
-    fourths = op.ReduceSum(squares2, op.Constant(value_ints=[-2])) * 0.5
-    spread = op.Max((pairs - 1.0) * (fourths / pairs - mean * mean), op.CastLike(0.0, m2))
-    return op.Sqrt(op.Max(mean, op.CastLike(0.0, m2)) + op.Sqrt(spread + fourths * 0.00001))
+    size = op.Shape(m2, start=-1)
+    others = op.CastLike(size, m2) * 0.5 - 1.0
+    mean = op.Max(op.Neg(osa.MeanOfDiagonal(m2, size)), op.CastLike(0.0, m2))
+    fourth = op.ReduceMean(squares2, op.Constant(value_ints=[-2]))
+    variance = fourth * 1.00001 - mean * mean
+    return op.Sqrt(mean + op.Sqrt(others * variance + fourth * 0.00001))
 
 
 @script(osa, default_opset=op)
@@ -66,8 +66,9 @@ def GramCore(q, k, v, c):
     qq = op.MatMul(q_columns, q)
     qk = op.MatMul(q_columns, k)
     kk = op.MatMul(k_columns, k)
-    q_size = osa.Trace(qq)
-    k_size = osa.Trace(kk)
+    size = op.Shape(q, start=-1)
+    q_size = osa.MeanOfDiagonal(qq, size)
+    k_size = osa.MeanOfDiagonal(kk, size)
     usable = op.And(q_size > 0.0, k_size > 0.0)
     ratio = op.Where(usable, k_size / q_size, op.CastLike(1.0, q))
     t = op.Pow(op.CastLike(2.0, q), op.Round(op.Log(ratio) / 2.772588722239781))
@@ -124,7 +125,17 @@ def lowrank_functions(choice: FunctionChoice) -> list[onnx.FunctionProto]:
     change = StraightLowRankChange
     if choice.squarings is None:
         change = SteppingLowRankChange if choice.steps else SquaringLowRankChange
-    parts = (Sheared, Trace, CoreNorm, RowSquares, GramCore, Amplification, GramSolution, Float64Change, change)
+    parts = (
+        Sheared,
+        MeanOfDiagonal,
+        CoreNorm,
+        RowSquares,
+        GramCore,
+        Amplification,
+        GramSolution,
+        Float64Change,
+        change,
+    )
     functions = [*chebyshev_functions(), *(f.to_function_proto() for f in parts)]
     functions[-1].name = "LowRankChange"
     return functions
@@ -138,10 +149,15 @@ def SteppingLowRankChange(q, k, v, c):
     squares2 = osa.RowSquares(m2)
     norm = osa.CoreNorm(m2, squares2)
     in_doubt = op.Or(osa.Amplification(m, squares2) > FLOAT32_AMPLIFICATION, norm > FARTHEST)
-    if op.ReduceMax(op.Cast(in_doubt, to=onnx.TensorProto.FLOAT), keepdims=0) > 0.5:
+    far = op.Cast(norm > NEAR_REACH, to=onnx.TensorProto.FLOAT)
+    way = op.ReduceMax(op.Where(in_doubt, op.Constant(value_float=2.0), far), keepdims=0)
+    if way > 1.5:
         change, squarings = osa.Float64Change(q, k, v, c)
     else:
-        for_q, for_k = osa.SteppedSolution(m, m2, norm, w, t, c)
+        if way > 0.5:
+            for_q, for_k = osa.SteppedSolution(m, m2, norm, w, t, c)
+        else:
+            for_q, for_k = osa.NearSolution(m, m2, w, t, c)
         squarings = op.Constant(value_int=0)
         change = op.MatMul(q, for_q) + op.MatMul(k, for_k)
     return change, squarings

@@ -67,6 +67,26 @@ CHEBYSHEV_ODD = (
     0.00044612913852311028,
     0.000023483710677702117,
 )
+# For norms up to a smaller R degree 11 is enough, the Chebyshev projection in x = z/R: R = NEAR_REACH,
+#   φ₁(z) ≈ Σⱼ z²ʲ(eⱼ + oⱼz)
+# So near to 0 powers of z² cancel little, and products with M², which are small, round less than products with u.
+NEAR_REACH = 3.12
+NEAR_EVEN = (
+    0.99999994263896878,
+    0.16666624057453807,
+    0.0083328195832723691,
+    0.00019818547689428745,
+    2.7100335666717986e-6,
+    2.0752654634771701e-8,
+)
+NEAR_ODD = (
+    0.49999997309106868,
+    0.041666588956468107,
+    0.0013888246664768249,
+    2.4778776840119284e-5,
+    2.7161276921617919e-7,
+    1.7530229130891625e-9,
+)
 # Steps of length R that are taken before squaring is cheaper.
 CHEBYSHEV_STEPS = 4
 

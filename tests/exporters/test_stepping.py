@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import onnxruntime
 import pytest
 import torch
+from onnx import NodeProto
 
 from attention_models import attention_model
 from exponents import normal, relative_error, scale_for
 from osa_runtime.exporters import FunctionChoice
 from osa_runtime.exporters.functions.chebyshev import FARTHEST
 from osa_runtime.ops import reference
-from osa_runtime.ops.coefficients import CHEBYSHEV_REACH
+from osa_runtime.ops.coefficients import CHEBYSHEV_REACH, NEAR_REACH
 from osa_runtime.ops.gram import core_norm, gram_core
 
 
@@ -36,6 +39,18 @@ def test_every_number_of_steps(steps: float, d: int) -> None:
     q = scaled(q, k, steps * CHEBYSHEV_REACH)
     exact = reference.orthogonal_attention(q, k, v, torch.ones(3))
     assert float(relative_error(run(q, k, v), exact).max()) < 1e-6 * max(1.0, steps)
+
+
+@pytest.mark.parametrize("share", [0.98, 1.02])
+@pytest.mark.parametrize("d", [1, 16, 32])
+def test_both_sides_of_the_short_reach(share: float, d: int) -> None:
+    """With all values of S at the bound, where powers of M² cancel most: Q and K with orthogonal columns."""
+    basis = torch.linalg.qr(normal(1, 4, 150, 2 * d, seed=4).double())[0]
+    length = (share * NEAR_REACH) ** 0.5
+    q, k = ((length * half).float() for half in basis.split(d, -1))
+    v = normal(1, 4, 150, 7, seed=5)
+    exact = reference.orthogonal_attention(q, k, v, torch.ones(4))
+    assert float(relative_error(run(q, k, v), exact).max()) < 1e-6
 
 
 def test_it_is_no_less_accurate_than_squaring() -> None:
@@ -91,10 +106,14 @@ def test_the_bound_is_never_below_the_norm() -> None:
 
 def test_the_definition_has_no_squaring_where_it_takes_steps() -> None:
     functions = {f.name: f for f in attention_model(FunctionChoice(form="lowrank")).functions}
-    called = {n.op_type for attribute in _if(functions["LowRankChange"]).attribute for n in attribute.g.node}
-    assert {"SteppedSolution", "Float64Change"} <= called
+    called = _called(functions["LowRankChange"].node)
+    assert {"NearSolution", "SteppedSolution", "Float64Change"} <= called
     assert "GramSolution" not in called
 
 
-def _if(function: object) -> object:
-    return next(node for node in function.node if node.op_type == "If")  # type: ignore[attr-defined]
+def _called(nodes: Iterable[NodeProto]) -> set[str]:
+    """The operators of these nodes and of the branches in them."""
+    found: set[str] = set()
+    for node in nodes:
+        found |= {node.op_type}.union(*(_called(attribute.g.node) for attribute in node.attribute))
+    return found

@@ -14,6 +14,9 @@ from osa_runtime.ops.coefficients import (
     CHEBYSHEV_EXP_REACH,
     CHEBYSHEV_ODD,
     CHEBYSHEV_REACH,
+    NEAR_EVEN,
+    NEAR_ODD,
+    NEAR_REACH,
     PADE_EXP,
     TAYLOR_EXP,
     TAYLOR_PHI1,
@@ -82,6 +85,34 @@ def test_chebyshev_meets_half_an_ulp_up_to_its_reach_and_not_far_beyond() -> Non
 
     assert error(CHEBYSHEV_REACH) <= 2.0**-24
     assert error(1.05 * CHEBYSHEV_REACH) > 2.0**-24
+
+
+def near_polynomial(z: np.ndarray) -> np.ndarray:
+    return sum((z * z) ** j * (e + o * z) for j, (e, o) in enumerate(zip(NEAR_EVEN, NEAR_ODD, strict=True)))
+
+
+def test_the_short_polynomial_is_the_projection_of_phi1_on_a_shorter_segment() -> None:
+    """Its coefficients along T₀ … T₁₁ of x = z/iR are those of φ₁, by quadrature at Chebyshev nodes."""
+    angles = (np.arange(64) + 0.5) * np.pi / 64
+    z = 1j * NEAR_REACH * np.cos(angles)
+    difference = near_polynomial(z) - np.expm1(z) / z
+    for degree in range(12):
+        assert abs(np.mean(difference * np.cos(degree * angles))) < 1e-15
+
+
+def test_the_short_polynomial_meets_half_an_ulp_up_to_its_reach_and_not_far_beyond() -> None:
+    def error(largest: float) -> float:
+        z = 1j * np.linspace(1e-3, largest, 2001)
+        return float(np.abs(near_polynomial(z) - np.expm1(z) / z).max())
+
+    assert error(NEAR_REACH) <= 2.0**-24
+    assert error(1.05 * NEAR_REACH) > 2.0**-24
+
+
+def test_powers_of_z_cancel_little_up_to_the_short_reach() -> None:
+    powers = NEAR_REACH ** (2 * np.arange(6))
+    assert np.dot(NEAR_EVEN, powers) < 3.7
+    assert NEAR_REACH * np.dot(NEAR_ODD, powers) < 3.7
 
 
 def test_no_power_of_u_is_large() -> None:
