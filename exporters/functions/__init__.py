@@ -9,7 +9,7 @@
         ├── SteppedSolution(m, m2, norm, w, t, c) the same for larger norms, by steps of a Chebyshev polynomial
         └── Float64Change(q, k, v, c)             in float64, with K sheared along Q, where float32 would lose digits
             └── GramSolution(m, m2, norm, w, t, c) J·φ₁(M)·W by scaling and squaring
-    Scaling(norm)                                 2⁻ˢ and s
+    Scaling(fourths, limits)                      2⁻ˢ and s
     ScaledExpm1, ScaledPhi1Minus1 (a, a2)         the approximant
 
 The mathematics and the names are those of ``osa_runtime/ops``; its README derives them. ``build_functions`` writes

@@ -22,7 +22,8 @@ MASKED = "mask: boolean, broadcasts to (batch, heads, N), True for real tokens; 
 @script(osa, default_opset=op)
 def Change(q, k, v, c):
     """(e^S − I)·V: through S while N ≤ 2d, through the Gram matrix of [Q K] beyond."""
-    if op.Squeeze(op.Shape(q, start=-2, end=-1)) <= op.Squeeze(op.Shape(q, start=-1)) * 2:
+    excess = op.ReduceSum(op.Shape(q, start=-2) * op.Constant(value_ints=[1, -2]), keepdims=0)
+    if excess <= 0:
         change, squarings = osa.DenseChange(q, k, v, c)
     else:
         change, squarings = osa.LowRankChange(q, k, v, c)

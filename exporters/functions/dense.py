@@ -9,8 +9,7 @@ from onnxscript import script
 
 from osa_runtime.exporters.functions.approximants import function_reach
 from osa_runtime.exporters.functions.choice import FunctionChoice, osa
-from osa_runtime.exporters.functions.scaling import fourth_power, shift
-from osa_runtime.ops.scaling import most_squarings
+from osa_runtime.exporters.functions.scaling import MOST, fourth_power, limits_of
 
 
 @script(osa, default_opset=op)
@@ -44,13 +43,13 @@ def DenseChange(q, k, v, c):
 
 def dense_functions(choice: FunctionChoice) -> list[onnx.FunctionProto]:
     reached = function_reach(choice.approximant, "dense")
-    most, offset = fourth_power(reached * 2.0 ** most_squarings(False)), shift(reached)
+    limits, most = limits_of(reached), fourth_power(reached * 2.0**MOST)
 
     @script(osa, default_opset=op)
     def SkewExpm1(s):
         """e^S − I of skew matrices, by scaling and squaring, and the number of squarings."""
         s2 = op.MatMul(s, s)
-        factor, squarings = osa.Scaling(osa.SkewFourths(s2), limit=most, shift=offset, least=0.0)
+        factor, squarings = osa.Scaling(osa.SkewFourths(s2), op.Constant(value=limits), farthest=most)
         return osa.DoubledExpm1(osa.ScaledExpm1(s, s2, factor), squarings), squarings
 
     return [f.to_function_proto() for f in (SkewFourths, SkewExpm1, SkewExponential, DenseChange)]

@@ -10,9 +10,8 @@ from onnxscript import script
 from osa_runtime.exporters.functions.approximants import function_reach
 from osa_runtime.exporters.functions.chebyshev import FARTHEST, chebyshev_functions
 from osa_runtime.exporters.functions.choice import FunctionChoice, osa
-from osa_runtime.exporters.functions.scaling import fourth_power, shift
+from osa_runtime.exporters.functions.scaling import MOST, fourth_power, limits_of
 from osa_runtime.ops.coefficients import FLOAT32_AMPLIFICATION, FLOAT64_AMPLIFICATION, NEAR_REACH
-from osa_runtime.ops.scaling import most_squarings
 
 
 @script(osa, default_opset=op)
@@ -105,7 +104,7 @@ def Float64Change(q, k, v, c):
 
 def lowrank_functions(choice: FunctionChoice) -> list[onnx.FunctionProto]:
     reached = function_reach(choice.approximant, "lowrank")
-    most, offset = fourth_power(reached * 2.0 ** most_squarings(False)), shift(reached)
+    limits, most = limits_of(reached, least=1), fourth_power(reached * 2.0**MOST)
 
     @script(osa, default_opset=op)
     def GramSolution(m, m2, norm, w, t, c):
@@ -114,7 +113,7 @@ def lowrank_functions(choice: FunctionChoice) -> list[onnx.FunctionProto]:
         ‖S‖₂ alone decides the truncation error, although M is not normal: F·J·p(GJ)·Fᵀ = S·p(S) for polynomials.
         """
         square = norm * norm
-        factor, squarings = osa.Scaling(square * square * 2.0, limit=most, shift=offset, least=1.0)
+        factor, squarings = osa.Scaling(square * square * 2.0, op.Constant(value=limits), farthest=most)
         phi = osa.ScaledPhi1Minus1(m, m2, factor)
         a = m * factor
         scaled = w * factor

@@ -3,8 +3,6 @@
 # functions carry the names they have in the graph
 from __future__ import annotations
 
-import math
-
 import onnx
 from onnxscript import opset18 as op
 from onnxscript import script
@@ -13,32 +11,32 @@ from osa_runtime.exporters.functions.choice import osa
 from osa_runtime.exporters.unrolling import unroll_loop
 from osa_runtime.ops.scaling import most_squarings
 
-PER_OCTAVE = 0.36067376022224085  # 1/(4·ln 2): fourth powers, in octaves
-MOST = float(most_squarings(False))
+MOST = most_squarings(False)
 
 
 @script(osa, default_opset=op)
-def Scaling(fourths, limit: float, shift: float, least: float):
-    """2⁻ˢ for each entry, NaN where it is out of range, and s ≥ least, from f = 2·norm⁴ (…, 1, 1) of each.
+def Scaling(fourths, limits, farthest: float):
+    """2⁻ˢ for each entry, NaN where it is out of range, and s, from f = 2·norm⁴ (…, 1, 1) of each.
 
-    s is the smallest number with norm ≤ θ·2ˢ for all entries up to the limit, which is in terms of f, too.
+    s is the number of limits that the largest f up to the farthest exceeds.
     """
-    in_range = fourths <= op.CastLike(limit, fourths)
+    in_range = fourths <= op.CastLike(farthest, fourths)
     largest = op.ReduceMax(op.Where(in_range, fourths, op.CastLike(0.0, fourths)), keepdims=0)
-    octaves = op.Log(largest) * op.CastLike(PER_OCTAVE, fourths) + op.CastLike(shift, fourths)
-    steps = op.Clip(op.Ceil(octaves), op.CastLike(least, fourths), op.CastLike(MOST, fourths))
-    halvings = op.Pow(op.CastLike(0.5, fourths), steps)
+    exceeded = op.Cast(largest > op.CastLike(limits, fourths), to=onnx.TensorProto.INT64)
+    squarings = op.ReduceSum(exceeded, keepdims=0)
+    halvings = op.Pow(op.CastLike(0.5, fourths), squarings)
     factor = op.Where(in_range, halvings, op.CastLike(op.Constant(value_float=float("nan")), fourths))
-    return factor, op.Cast(steps, to=onnx.TensorProto.INT64)
+    return factor, squarings
 
 
 def fourth_power(norm: float) -> float:
     return 2.0 * norm**4
 
 
-def shift(theta: float) -> float:
-    """What turns log₂(f)/4 into log₂(norm/θ); and a hair, so that rounding leaves no norm just above θ·2ˢ."""
-    return 1e-5 - math.log2(fourth_power(theta)) / 4
+def limits_of(theta: float, least: int = 0) -> onnx.TensorProto:
+    """2·norm⁴ up to which 0, 1, 2 … squarings are enough; below ``least`` a limit that everything exceeds."""
+    limits = [fourth_power(theta * 2.0**s) if s >= least else -1.0 for s in range(MOST)]
+    return onnx.helper.make_tensor("limits", onnx.TensorProto.DOUBLE, [MOST], limits)
 
 
 @script(osa, default_opset=op)
@@ -78,12 +76,12 @@ def SteppedPhi1(e, y, squarings):
 
 
 def fixed_scaling(squarings: int, theta: float) -> onnx.FunctionProto:
-    halvings, farthest = 2.0**-squarings, fourth_power(theta * 2.0**squarings)
+    halvings, most = 2.0**-squarings, fourth_power(theta * 2.0**squarings)
 
     @script(osa, default_opset=op)
-    def Scaling(fourths, limit: float, shift: float, least: float):  # noqa: ARG001  # the signature of the other
+    def Scaling(fourths, limits, farthest: float):  # noqa: ARG001  # the signature of the other
         """2⁻ˢ for each entry, NaN where the norm is out of range, for a fixed s."""
-        in_range = fourths <= op.CastLike(farthest, fourths)
+        in_range = fourths <= op.CastLike(most, fourths)
         nan = op.CastLike(op.Constant(value_float=float("nan")), fourths)
         return op.Where(in_range, op.CastLike(halvings, fourths), nan), op.Constant(value_int=squarings)
 

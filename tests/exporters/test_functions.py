@@ -14,6 +14,8 @@ from attention_models import attention_model
 from exponents import normal, relative_error, scale_for
 from osa_runtime.exporters import FunctionChoice, build_functions
 from osa_runtime.ops import orthogonal_attention, reference
+from osa_runtime.ops.coefficients import CHEBYSHEV_EXP_REACH
+from osa_runtime.ops.scaling import most_squarings
 
 CHOICES = {
     "auto taylor": FunctionChoice(),
@@ -46,10 +48,8 @@ def run(model: onnx.ModelProto, given: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 def evaluate(model: onnx.ModelProto, given: dict[str, torch.Tensor]) -> torch.Tensor:
-    with np.errstate(divide="ignore"):  # log(0) is how "no squaring" comes out
-        return torch.from_numpy(
-            np.asarray(ReferenceEvaluator(model).run(None, {k: x.numpy() for k, x in given.items()})[0])
-        )
+    found = ReferenceEvaluator(model).run(None, {name: x.numpy() for name, x in given.items()})[0]
+    return torch.from_numpy(np.asarray(found))
 
 
 def expected(given: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -90,6 +90,19 @@ def test_large_norms(form: str, norm: float) -> None:
     given["q"] *= (scale_for(given["q"], given["k"], norm) / given["scale"]).float()[..., None, None]
     error = relative_error(run(attention_model(FunctionChoice(form=form)), given), expected(given))
     assert float(error.max()) < (1e-5 if norm <= 50 else 1e-4)
+
+
+def test_as_few_squarings_as_reach_the_norm() -> None:
+    """Two tokens have one pair of values ±iσ, and the bound of the norm is σ itself."""
+    model = attention_model(FunctionChoice(form="dense", counted=True))
+    model.graph.node[0].output.append("squarings")
+    model.graph.output.append(helper.make_tensor_value_info("squarings", TensorProto.INT64, []))
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    k, v, scale = np.array([[[[0], [1]]]], np.float32), np.ones((1, 1, 2, 1), np.float32), np.ones(1, np.float32)
+    for least in range(most_squarings(False)):
+        for share, squarings in ((0.999, least), (1.001, least + 1)):
+            q = np.array([[[[share * CHEBYSHEV_EXP_REACH * 2.0**least], [0]]]], np.float32)
+            assert session.run(["squarings"], {"q": q, "k": k, "v": v, "scale": scale}) == [squarings]
 
 
 @pytest.mark.parametrize("distance", [1e-2, 1e-5])
