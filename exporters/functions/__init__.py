@@ -5,7 +5,7 @@
     │   └── SkewExpm1(s)                          e^S − I of skew matrices; SkewExponential(s) is e^S
     └── LowRankChange(q, k, v, c)                 the same through the Gram matrix of F = [Q K], for N > 2d
         ├── GramCore(q, k, v, c)                  M = GJ and W = FᵀV, balanced
-        ├── NearSolution(m, m2, w, t, c)      J·φ₁(M)·W in float32 for small norms, by a short polynomial
+        ├── NearSolution(m, m2, w, t, c)          J·φ₁(M)·W in float32 for small norms, by a short polynomial
         ├── SteppedSolution(m, m2, norm, w, t, c) the same for larger norms, by steps of a Chebyshev polynomial
         └── Float64Change(q, k, v, c)             in float64, with K sheared along Q, where float32 would lose digits
             └── GramSolution(m, m2, norm, w, t, c) J·φ₁(M)·W by scaling and squaring

@@ -148,7 +148,8 @@ def SteppingLowRankChange(q, k, v, c):
     squares2 = osa.RowSquares(m2)
     norm = osa.CoreNorm(m2, squares2)
     in_doubt = op.Or(osa.Amplification(m, squares2) > FLOAT32_AMPLIFICATION, norm > FARTHEST)
-    far = op.Cast(norm > NEAR_REACH, to=onnx.TensorProto.FLOAT)
+    # asked so that a norm of NaN is far: there it becomes the answer
+    far = op.Where(norm <= NEAR_REACH, op.Constant(value_float=0.0), op.Constant(value_float=1.0))
     way = op.ReduceMax(op.Where(in_doubt, op.Constant(value_float=2.0), far), keepdims=0)
     if way > 1.5:
         change, squarings = osa.Float64Change(q, k, v, c)

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator
 from typing import Any
 
 from tritonclient.grpc import service_pb2 as pb
 
 from osa_runtime.serving.engine import Answer
-from osa_runtime.serving.grpc_framing import ANSWER_HEADERS, OK_TRAILERS, MessageReader, error_trailers, write_message
+from osa_runtime.serving.grpc_framing import (
+    ANSWER_HEADERS,
+    OK_TRAILERS,
+    MessageReader,
+    error_trailers,
+    plain_message,
+    write_message,
+)
 from osa_runtime.serving.grpc_messages import InferMessages, parse_message
 from osa_runtime.serving.grpc_response import write_grpc_response
 from osa_runtime.serving.grpc_service import Call, GrpcService, Metadata
@@ -26,9 +34,11 @@ class GrpcCall:
 
     def __init__(self, service: GrpcService, metadata: Metadata) -> None:
         self.service, self.metadata = service, metadata
-        encoding = metadata.get("grpc-encoding", "identity")
-        self.reader = MessageReader(encoding, service.engine.settings.limits.body)
         self.started = False  # headers of the answer have gone
+
+    @functools.cached_property
+    def reader(self) -> MessageReader:
+        return MessageReader(self.metadata.get("grpc-encoding", "identity"), self.service.largest_message)
 
     def on_data(self, stream: Stream, data: bytes) -> None:
         try:
@@ -38,6 +48,11 @@ class GrpcCall:
 
     def on_end(self, stream: Stream) -> None:
         raise NotImplementedError
+
+    def on_whole(self, stream: Stream, data: bytes) -> None:
+        self.on_data(stream, data)
+        if not stream.ended_here:  # otherwise it was refused
+            self.on_end(stream)
 
     def on_reset(self, stream: Stream) -> None:
         raise NotImplementedError
@@ -72,9 +87,24 @@ class InferCall(GrpcCall):
         self._messages = messages
         self._job: Job | None = None
 
+    def on_whole(self, stream: Stream, data: bytes) -> None:
+        message = plain_message(data, self.service.largest_message)
+        if message is None:
+            super().on_whole(stream, data)
+        else:
+            self._infer(stream, message)
+
     def on_end(self, stream: Stream) -> None:
         try:
-            request = self._messages.read(self.reader.single())
+            message = self.reader.single()
+        except Refusal as refusal:
+            self.fail(stream, refusal)
+        else:
+            self._infer(stream, message)
+
+    def _infer(self, stream: Stream, message: bytes) -> None:
+        try:
+            request = self._messages.read(message)
             request.trace = self.metadata.get("traceparent", "")
 
             def on_answer(answer: Answer) -> None:

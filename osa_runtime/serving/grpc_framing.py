@@ -28,12 +28,13 @@ CODES = {
     "UNAVAILABLE": 14,
     "UNAUTHENTICATED": 16,
 }
-PREFIX = 5
+MESSAGE = struct.Struct(">BI")  # whether it is compressed, its size
+PREFIX = MESSAGE.size
 LONGEST_MESSAGE = 4000  # characters of an error that go into a header
 
 
 def write_message(content: bytes) -> bytes:
-    return struct.pack(">BI", 0, len(content)) + content
+    return MESSAGE.pack(0, len(content)) + content
 
 
 def error_trailers(refusal: Refusal, *, alone: bool) -> bytes:
@@ -45,6 +46,14 @@ def error_trailers(refusal: Refusal, *, alone: bool) -> bytes:
     # "sensitive" keeps them out of the peer's table, which later calls do not know of
     block = Encoder().encode([(name, value, True) for name, value in fields], huffman=False)
     return (ANSWER_HEADERS if alone else b"") + block
+
+
+def plain_message(data: bytes, limit: int) -> bytes | None:
+    """The message, if the data of a call is one whole message within the limit that is not compressed."""
+    if not PREFIX <= len(data) <= PREFIX + limit:
+        return None
+    compressed, size = MESSAGE.unpack_from(data)
+    return data[PREFIX:] if compressed == 0 and len(data) == PREFIX + size else None
 
 
 class MessageReader:
@@ -66,7 +75,7 @@ class MessageReader:
         if self._size < PREFIX:
             return None
         buffer = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
-        compressed, size = struct.unpack_from(">BI", buffer)
+        compressed, size = MESSAGE.unpack_from(buffer)
         end = PREFIX + size
         if len(buffer) < end:
             self._chunks = [buffer]

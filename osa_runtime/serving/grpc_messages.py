@@ -46,9 +46,10 @@ class KnownMessage(NamedTuple):
 
     def fits(self, content: bytes) -> bool:
         """Whether ``content``, as long as this message, differs from it in the tensors' bytes alone."""
-        if not content.startswith(self.head):
-            return False
-        return all(content.startswith(tensor.prefix, tensor.start - len(tensor.prefix)) for tensor in self.tensors)
+        for tensor in self.tensors:
+            if not content.startswith(tensor.prefix, tensor.start - len(tensor.prefix)):
+                return False
+        return content.startswith(self.head)
 
     def request(self, content: bytes) -> InferenceRequest:
         inputs = {

@@ -36,6 +36,7 @@ class GrpcService:
         self.engine = engine
         self._guard = guard
         self._limit = engine.settings.limits.tensor
+        self.largest_message = engine.settings.limits.body
         self.unary: dict[str, tuple[Any, Call]] = {
             "ServerLive": (pb.ServerLiveRequest, self.server_live),
             "ServerReady": (pb.ServerReadyRequest, self.server_ready),

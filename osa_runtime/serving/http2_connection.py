@@ -129,12 +129,9 @@ class Http2Connection(asyncio.Protocol):
         stream = self._streams[number] = Stream(self, number, self._outbox.stream_window)
         stream.ended_there = True
         stream.alone = len(self._streams) == 1 and self._count.open == 1
-        handler = stream.handler = opening(stream)
-        if size:
-            handler.on_data(stream, data[start:])
         self._replenish(None, size)
-        if number in self._streams:  # otherwise it was refused
-            handler.on_end(stream)
+        handler = stream.handler = opening(stream)
+        handler.on_whole(stream, data[start:])
         return True
 
     def _read_frames(self, buffer: bytes) -> int:

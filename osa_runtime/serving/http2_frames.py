@@ -5,7 +5,8 @@ from __future__ import annotations
 import struct
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-HEADER_SIZE = 9
+HEADER = struct.Struct(">BHBBI")  # the size in 24 bits, the kind, flags, the stream
+HEADER_SIZE = HEADER.size
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
 END_STREAM, ACK, END_HEADERS, PADDED, HAS_PRIORITY = 0x1, 0x1, 0x4, 0x8, 0x20
@@ -30,12 +31,12 @@ class ConnectionFault(Exception):
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     size = len(payload)
-    return struct.pack(">BHBBI", size >> 16, size & 0xFFFF, kind, flags, stream) + payload
+    return HEADER.pack(size >> 16, size & 0xFFFF, kind, flags, stream) + payload
 
 
 def read_header(buffer: bytes, at: int) -> tuple[int, int, int, int]:
     """(payload size, kind, flags, stream) of the frame that starts ``at``."""
-    high, low, kind, flags, stream = struct.unpack_from(">BHBBI", buffer, at)
+    high, low, kind, flags, stream = HEADER.unpack_from(buffer, at)
     return (high << 16) | low, kind, flags, stream & LARGEST_WINDOW
 
 

@@ -13,6 +13,9 @@ class Handler(Protocol):
 
     def on_end(self, stream: Stream) -> None: ...
 
+    def on_whole(self, stream: Stream, data: bytes) -> None:
+        """All data, and the end."""
+
     def on_reset(self, stream: Stream) -> None:
         """The peer has cancelled, or the connection is lost."""
 

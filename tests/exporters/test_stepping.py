@@ -95,6 +95,18 @@ def test_degenerate_cores(kind: str) -> None:
     torch.testing.assert_close(run(q, k, v), v, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("exponent", range(2, 20))
+def test_norms_beyond_every_bound_give_nan(exponent: int) -> None:
+    """Also where the bound itself overflows on the way; the entry beside it is answered."""
+    q, k, v = (normal(1, 2, 60, 8, seed=seed) for seed in (1, 2, 3))
+    size = torch.tensor([10.0**exponent, 0.01])[None, :, None, None]
+    found = run(q * size, k * size, v * 1e-6)
+    if exponent > 6:
+        assert bool(found[:, 0].isnan().all())
+    exact = reference.orthogonal_attention((q * size)[:, 1:], (k * size)[:, 1:], (v * 1e-6)[:, 1:], torch.ones(1))
+    assert float(relative_error(found[:, 1:], exact).max()) < 1e-6
+
+
 def test_the_bound_is_never_below_the_norm() -> None:
     for seed, d in enumerate((1, 2, 3, 8, 32)):
         for shift in (0.0, 1.0, 5.0):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from osa_runtime.serving import http2_frames as h2
 from osa_runtime.serving.connections import LINGER, TOLD, Connections
-from osa_runtime.serving.grpc_framing import ANSWER_HEADERS, OK_TRAILERS, MessageReader, error_trailers
+from osa_runtime.serving.grpc_framing import ANSWER_HEADERS, OK_TRAILERS, MessageReader, error_trailers, plain_message
 from osa_runtime.serving.http2_connection import GREETING, IDLE_RESETS, STREAMS, WINDOW, Http2Connection
 from osa_runtime.serving.http2_outbox import LARGEST_FRAME
 from osa_runtime.serving.http2_stream import Opening, Stream
@@ -62,6 +62,10 @@ class Echo:
         self.events.append("end")
         if self.answer is not None:
             stream.send(ANSWER_HEADERS, self.answer or self.body, OK_TRAILERS)
+
+    def on_whole(self, stream: Stream, data: bytes) -> None:
+        self.on_data(stream, data)
+        self.on_end(stream)
 
     def on_reset(self, stream: Stream) -> None:
         self.events.append("reset")
@@ -401,6 +405,12 @@ def test_messages_are_cut_out_of_the_stream() -> None:
     assert [reader.next() for _ in range(4)] == [b"one", b"two", b"", None]
 
 
+def test_a_whole_message_needs_no_reader() -> None:
+    assert plain_message(message(b"one"), 3) == b"one"
+    assert plain_message(message(b""), 0) == b""
+    assert plain_message(message(b"ones"), 3) is None
+
+
 @pytest.mark.parametrize(
     ("data", "encoding", "error"),
     [
@@ -415,6 +425,7 @@ def test_messages_are_cut_out_of_the_stream() -> None:
     ids=["large", "bomb", "not gzip", "encoding", "two", "short", "none"],
 )
 def test_wrong_messages_are_refused(data: bytes, encoding: str, error: type[Refusal]) -> None:
+    assert plain_message(data, 1000) is None
     reader = MessageReader(encoding, 1000)
     with pytest.raises(error):
         reader.feed(data)

@@ -317,30 +317,39 @@ class Flat(nn.Module):
 
 
 Dim = torch.export.Dim
-OWN: dict[str, tuple[nn.Module, tuple[Tensor, ...], dict[str, Any]]] = {
-    "two outputs": (
-        Two(),
-        (torch.randn(3, 4), torch.randn(1, 4), torch.tensor(False)),
-        {"dynamic_shapes": {"x": {0: Dim("batch")}}, "input_names": ["x", "shift", "flip"]},
-    ),
-    "rank 3": (Nested(), (torch.randn(3, 5, 4),), {"dynamic_shapes": {"x": {0: Dim("batch"), 1: Dim("tokens")}}}),
-    "fixed batch": (Nested(), (torch.randn(3, 5, 4),), {"dynamic_shapes": {"x": {1: Dim("tokens")}}}),
-    "no batch": (Nested(), (torch.randn(5, 4),), {"dynamic_shapes": {"x": {0: Dim("tokens")}}}),
-    "ranges": (
-        Nested(),
-        (torch.randn(3, 5, 4),),
-        {"dynamic_shapes": {"x": {0: Dim("batch", min=2, max=4), 1: Dim("tokens", min=3, max=9)}}},
-    ),
-    "awkward names": (
-        Nested(),
-        (torch.randn(3, 5, 4),),
-        {
-            "dynamic_shapes": {"in/x [1]": {0: Dim("batch"), 1: Dim("tokens")}},
-            "input_names": ["in/x [1]"],
-            "output_names": ["out/ü"],
-        },
-    ),
-}
+
+
+def own_modules() -> dict[str, tuple[nn.Module, tuple[Tensor, ...], dict[str, Any]]]:
+    """Seeded, so that a failure can be repeated."""
+    torch.manual_seed(0)
+    return {
+        "two outputs": (
+            Two(),
+            (torch.randn(3, 4), torch.randn(1, 4), torch.tensor(False)),
+            {"dynamic_shapes": {"x": {0: Dim("batch")}}, "input_names": ["x", "shift", "flip"]},
+        ),
+        "rank 3": (Nested(), (torch.randn(3, 5, 4),), {"dynamic_shapes": {"x": {0: Dim("batch"), 1: Dim("tokens")}}}),
+        "fixed batch": (Nested(), (torch.randn(3, 5, 4),), {"dynamic_shapes": {"x": {1: Dim("tokens")}}}),
+        "no batch": (Nested(), (torch.randn(5, 4),), {"dynamic_shapes": {"x": {0: Dim("tokens")}}}),
+        "ranges": (
+            Nested(),
+            (torch.randn(3, 5, 4),),
+            {"dynamic_shapes": {"x": {0: Dim("batch", min=2, max=4), 1: Dim("tokens", min=3, max=9)}}},
+        ),
+        "awkward names": (
+            Nested(),
+            (torch.randn(3, 5, 4),),
+            {
+                "dynamic_shapes": {"in/x [1]": {0: Dim("batch"), 1: Dim("tokens")}},
+                "input_names": ["in/x [1]"],
+                "output_names": ["out/ü"],
+            },
+        ),
+    }
+
+
+with torch.random.fork_rng():
+    OWN = own_modules()
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -357,7 +366,8 @@ def test_modules_of_ones_own_are_verified_alone(name: str, kind: str, tmp_path: 
         )
     elif isinstance(module, Nested):
         assert {layer.layer for layer in certificate.layers} == {"inner"}
-        assert all(len(layer.heads) == 1 and layer.heads[0].defect < 1e-5 for layer in certificate.layers)
+        # the tolerance grows with the norm, which is up to some hundreds here
+        assert all(len(layer.heads) == 1 and layer.heads[0].defect < layer.tolerance for layer in certificate.layers)
 
 
 def test_a_certificate_of_a_run_survives_its_file(made: Made, tmp_path: Path) -> None:
