@@ -61,7 +61,7 @@ lint: $(STAMP) ## check style, layers and types
 	cd $(COPY) && ../bin/lint-imports --no-logo --no-cache --config ../../pyproject.toml
 	cd $(COPY) && ../bin/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache -p osa_runtime
 
-bench: $(STAMP) ## the operator and whole models against every alternative, into benchmarks/results (25 minutes)
+bench: $(STAMP) ## the operator and whole models against every alternative, into benchmarks/results (50 minutes)
 	@for script in $(filter-out benchmarks/check.py benchmarks/%serving.py,$(wildcard benchmarks/*.py)); do \
 	  echo "== $$script"; $(BIN)/python "$$script" || exit 1; \
 	done
@@ -69,7 +69,7 @@ bench: $(STAMP) ## the operator and whole models against every alternative, into
 bench-check: $(STAMP) ## fail when a ratio of benchmarks/baseline.json has become worse by more than 15 % (5 minutes)
 	$(BIN)/python benchmarks/check.py
 
-bench-serving: $(STAMP) ## load on our server, Triton, KServe and MLServer (installs them; 20 minutes)
+bench-serving: $(STAMP) ## load on our server, Triton, KServe and MLServer (installs them; 15 minutes)
 	$(TEST_ENV) $(BIN)/python benchmarks/serving.py
 
 clean: ## remove .venv and .venv-ray, caches and build folders; trained models in runs/ stay

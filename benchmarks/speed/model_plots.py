@@ -35,7 +35,7 @@ def _panel(axes, result: ModelResult, batch: int, first: bool) -> None:  # type:
     axes.invert_yaxis()
     if meeting is None:
         return
-    longest = max(meeting.contest.milliseconds(name).median for name in meeting.contest.blocks)
+    longest = max(meeting.contest.milliseconds(name).p90 for name in meeting.contest.blocks)
     for place, name in enumerate(ALL):
         if name not in meeting.contest:
             axes.text(0, place, " not measured", va="center", color=FAINT)
