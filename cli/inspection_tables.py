@@ -11,6 +11,7 @@ from rich.table import Table
 
 from osa_runtime.exporters.inspection import GraphFacts, Inspection
 from osa_runtime.exporters.placement import Placement
+from osa_runtime.pixels import Standardisation
 
 
 def show(inspection: Inspection) -> None:
@@ -53,9 +54,7 @@ def _manifest_rows(manifest: dict[str, Any]) -> list[tuple[str, str]]:
     ranges = [f"{axis} {key} {value}" for axis, ends in manifest.get("axes", {}).items() for key, value in ends.items()]
     rows += [("dynamic axes", ", ".join(ranges))] if ranges else []
     for name, fields in manifest.get("preprocessing", {}).items():
-        low, high = fields["pixels"]
-        mean, std = (", ".join(f"{number:.4g}" for number in fields[key]) for key in ("mean", "std"))
-        rows.append((f"pixels of {name}", f"{low:g}…{high:g}, then (pixel - {mean}) / {std}"))
+        rows.append((f"pixels of {name}", str(Standardisation.from_dict(fields))))
     for name in ("osa", "quantization", "source", "versions"):
         facts = {key: value for key, value in manifest.get(name, {}).items() if not isinstance(value, dict)}
         if facts:

@@ -41,10 +41,9 @@ def read_picture(path: Path, spec: TensorSpec, options: PixelOptions) -> tuple[N
     used, whose = _standard(pixels, options, spec.name)
     if len(used.mean) not in (1, int(channels)):
         raise InputError(f"The model standardises {len(used.mean)} channels, but {spec} has {channels}.")
-    black, white = used.pixels
     note = (
         f"{path.name}: {MODES[int(channels)]}, {size[0]}×{size[1]} resized to {width}×{height}, "
-        f"scaled to {black:g}…{white:g}, then (pixel - {_text(used.mean)}) / {_text(used.std)}, {whose}"
+        f"scaled to {used}, {whose}"
     )
     scaled = used.apply(pixels.reshape(height, width, int(channels)))
     return scaled.transpose(2, 0, 1)[None].astype(spec.dtype), note
@@ -80,7 +79,3 @@ def _standard(pixels: NDArray[np.float64], options: PixelOptions, name: str) -> 
     if not (0 < std < math.inf and math.isfinite(mean)):
         raise InputError(f"--mean is {mean} and --std {std}, expected finite numbers, and --std above 0.")
     return Standardisation((mean,), (std,), UNIT), "as --mean and --std say"
-
-
-def _text(numbers: tuple[float, ...]) -> str:
-    return ", ".join(f"{number:.4g}" for number in numbers)

@@ -72,6 +72,7 @@ def export(
         ready = prepared(module, settings)
         interface = describe_interface(ready, _in_type(args, settings.dtype), input_names, dynamic_shapes)
         outputs = describe_outputs(ready, interface, output_names)
+        _check_names(preprocessing or {}, interface)
     names = tuple(output.name for output in outputs)
     with atomic_folder(out, replace=replace, marker=MANIFEST_FILE) as folder:
         osa, attentions = _write(ready, interface, names, settings, folder, steps)
@@ -132,6 +133,13 @@ def _check_types(module: nn.Module, args: Sequence[Tensor], dtype: str) -> None:
     for index, x in enumerate(args):
         if isinstance(x, Tensor) and x.dtype == torch.float64:
             raise InputError(f"--dtype fp32: the example input {index} has float64 values; call x.float().")
+
+
+def _check_names(preprocessing: Mapping[str, Standardisation], interface: Interface) -> None:
+    """What is said of an input that does not exist would be lost without a word."""
+    for name in preprocessing:
+        if name not in interface.names:
+            raise InputError(f"preprocessing names the input {name!r}; the module takes {', '.join(interface.names)}.")
 
 
 def _in_type(args: Sequence[Tensor], dtype: str) -> tuple[Tensor, ...]:

@@ -64,6 +64,10 @@ class Manifest:
         fields = self.preprocessing.get(name)
         return Standardisation.from_dict(fields) if fields else None
 
+    def preprocessing_parameters(self) -> dict[str, str]:
+        """The same for model configurations, whose parameters are texts."""
+        return {f"preprocessing.{name}": json.dumps(fields) for name, fields in self.preprocessing.items()}
+
     @classmethod
     def from_json(cls, text: str, where: str) -> Manifest:
         try:

@@ -32,6 +32,10 @@ class Standardisation:
         if min(self.std) <= 0 or self.pixels[0] >= self.pixels[1]:
             raise ValueError("std must be above 0, and pixels the lower number first")
 
+    def __str__(self) -> str:
+        (low, high), mean, std = self.pixels, _text(self.mean), _text(self.std)
+        return f"{low:g}…{high:g}, then (pixel - {mean}) / {std}"
+
     def apply(self, picture: NDArray[Any]) -> NDArray[Any]:
         """A picture (height, width, channels) in 0…1, as the model wants it."""
         low, high = self.pixels
@@ -56,3 +60,7 @@ class Standardisation:
             raise ValueError("mean, std and pixels of preprocessing must be lists of numbers")
         mean, std, pixels = map(tuple, lists)  # type: ignore[arg-type]  # lists, as was checked
         return cls(mean, std, pixels)
+
+
+def _text(numbers: tuple[float, ...]) -> str:
+    return ", ".join(f"{number:.4g}" for number in numbers)

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from osa_runtime import SkiplessViT, Standardisation, ViTConfig, load, load_checkpoint, save_checkpoint
 from osa_runtime.artifact import Artifact
 from osa_runtime.cli.main import app
-from osa_runtime.errors import ArtifactError, CheckpointError
-from osa_runtime.exporters import export_checkpoint
+from osa_runtime.errors import ArtifactError, CheckpointError, InputError
+from osa_runtime.exporters import export, export_checkpoint
 from osa_runtime.models.checkpoint import read_standardisation
 from osa_runtime.packaging.triton_repository import package_triton
 
@@ -107,3 +108,10 @@ def test_as_many_channels_as_the_model_has(tmp_path: Path) -> None:
     where = save_checkpoint(model, tmp_path / "checkpoint", standardisation=TRAINED)
     with pytest.raises(CheckpointError, match="standardises 3 channels, but the model has 1"):
         export_checkpoint(where, tmp_path / "out")
+
+
+def test_it_is_refused_for_an_input_that_does_not_exist(tmp_path: Path) -> None:
+    pixels = {"imges": Standardisation((0.5,), (0.25,), (0.0, 1.0))}
+    with pytest.raises(InputError, match="names the input 'imges'; the module takes input"):
+        export(torch.nn.Flatten(), (torch.zeros(2, 1, 4, 4),), tmp_path / "out", preprocessing=pixels)
+    assert not (tmp_path / "out").exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,7 +28,7 @@ class TritonConfig:
     name: str
     interface: Interface
     settings: TritonSettings
-    preprocessing: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # as in the manifest; for people
+    parameters: Mapping[str, str] = field(default_factory=dict)  # what clients may want to know
 
     @property
     def batch_axis(self) -> str | None:
@@ -105,7 +104,7 @@ class TritonConfig:
 
     def _tuning(self) -> dict[str, Any]:
         tuning: dict[str, Any] = {}
-        parameters = {f"preprocessing.{name}": json.dumps(fields) for name, fields in self.preprocessing.items()}
+        parameters = dict(self.parameters)
         if self.settings.threads is not None:
             parameters[THREADS[self.settings.backend]] = str(self.settings.threads)
         if parameters:

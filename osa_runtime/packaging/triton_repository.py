@@ -70,7 +70,7 @@ def package_triton(
 def _write_model(repository: Path, name: str, folder: Path, settings: TritonSettings) -> PackedModel:
     artifact = open_onnx(folder)
     interface = manifest_interface(artifact.manifest, str(folder / MANIFEST_FILE))
-    config = TritonConfig(name, interface, settings, artifact.manifest.preprocessing)
+    config = TritonConfig(name, interface, settings, artifact.manifest.preprocessing_parameters())
     samples = _tried_samples(artifact, config) if settings.warm_up else {}
     home = repository / name
     version = home / str(settings.version)

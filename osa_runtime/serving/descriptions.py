@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -63,11 +62,9 @@ def model_config(engine: Engine, model: ServedModel) -> dict[str, Any]:
         "output": [_config_tensor(model, spec) for spec in model.interface.outputs],
         "default_model_filename": "model.onnx",
     }
-    if model.manifest.preprocessing:
-        config["parameters"] = {
-            f"preprocessing.{name}": {"string_value": json.dumps(fields)}
-            for name, fields in model.manifest.preprocessing.items()
-        }
+    parameters = model.manifest.preprocessing_parameters()
+    if parameters:
+        config["parameters"] = {key: {"string_value": text} for key, text in parameters.items()}
     return config | {"dynamic_batching": {"max_queue_delay_microseconds": delay}} if model.max_batch else config
 
 
