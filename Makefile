@@ -27,7 +27,7 @@ TEST_ENV := OMP_NUM_THREADS=1
 PYTEST_ARGS ?= -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-ray fuzz lint bench bench-check bench-serving clean
+.PHONY: help install demo test test-long test-ray fuzz lint bench bench-check bench-serving clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -45,8 +45,11 @@ demo: $(STAMP) ## train a skipless OSA transformer on handwritten digits, export
 test: $(STAMP) ## run all tests
 	$(TEST_ENV) $(BIN)/python -m pytest $(PYTEST_ARGS)
 
+test-long: $(STAMP) ## verify all sabotaged and 200 honest artifacts of all configurations, formats and lengths (half an hour)
+	$(TEST_ENV) $(BIN)/python -m pytest $(PYTEST_ARGS) -m "long or not long" tests/verification/test_sabotages.py tests/verification/test_honest.py
+
 test-ray: $(STAMP) ## run all tests with Ray Serve, the long ones too, in .venv-ray
-	$(TEST_ENV) OSA_TEST_RAY_ALL=1 $(BIN)/python -m pytest tests/serving_ray tests/cli/test_serve_ray.py
+	$(TEST_ENV) OSA_TEST_RAY_ALL=1 $(BIN)/python -m pytest tests/serving_ray
 
 fuzz: $(STAMP) ## send many odd requests to the server, other ones each time (EXAMPLES=500 per call)
 	$(TEST_ENV) OSA_FUZZ_EXAMPLES=$(or $(EXAMPLES),500) $(BIN)/python -m pytest tests/serving/test_fuzz.py

@@ -6,7 +6,7 @@ answer is compared with the model's. In every round each contender has a block a
 measurement. Servers that are missing are installed into environments of their own, below ~/.cache.
 
     python benchmarks/serving.py [--contenders ours,triton] [--rounds 5] [--seconds 2] [--digits runs/digits-onnx]
-    python benchmarks/serving.py --growth ARTIFACT --seconds 30    # ours alone: one process and two, binary and JSON
+    python benchmarks/serving.py --growth ARTIFACT --seconds 30    # ours alone: one worker and two, binary and JSON
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from osa_runtime.atomic import atomic_file
 
 ROOT = Path(__file__).resolve().parent.parent
 FAMILIES = {
-    "ours": ("ours", "ours, no batching", "ours × 2"),
+    "ours": ("ours", "ours, no batching", "ours, 2 workers"),
     "triton": ("triton", "triton, 1 ms delay"),
     "kserve": ("kserve",),
     "mlserver": ("mlserver", "mlserver, batching"),
 }
-ONLY_UNDER_LOAD = ("ours, no batching", "ours × 2")  # asked in binary HTTP at c = 16
+ONLY_UNDER_LOAD = ("ours, no batching", "ours, 2 workers")  # asked in binary HTTP at c = 16
 
 
 def growth_plan(models: Sequence[str]) -> dict[Point, list[str]]:
     """Images are larger than a frame of HTTP/2, so that our gRPC client does not ask about them."""
-    points = {("binary", 1): ["ours"], ("binary", 16): ["ours", "ours × 2"], ("json", 1): ["ours"]}
+    points = {("binary", 1): ["ours"], ("binary", 16): ["ours", "ours, 2 workers"], ("json", 1): ["ours"]}
     return {Point(model, *point): names for model in models for point, names in points.items()}
 
 
@@ -92,7 +92,7 @@ def run(chosen: argparse.Namespace) -> tuple[Measured, dict[str, Any]]:
     with contextlib.ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         if chosen.growth:
-            names = ["ours", "ours × 2"]
+            names = ["ours", "ours, 2 workers"]
             models = [Served(write_mean(home / "mean")), Served(chosen.growth.resolve())]
         else:
             models = [Served(write_mlp(home / "mlp")), Served(chosen.digits.resolve())]

@@ -20,10 +20,13 @@ def bench(
         Path | None,
         typer.Option(help="A checkpoint to compare with, in eager PyTorch.", show_default=False, metavar="CHECKPOINT"),
     ] = None,
-    batch: Annotated[
+    batches: Annotated[
         str | None,
         typer.Option(
-            help="Batches, with commas.", show_default="1,8, or the model's fixed batch", rich_help_panel=SIZES
+            "--batch",
+            help="Batches, with commas.",
+            show_default="1,8, or the model's fixed batch",
+            rich_help_panel=SIZES,
         ),
     ] = None,
     tokens: Annotated[
@@ -76,9 +79,10 @@ def bench(
             help="Draw latency and throughput into this .png or .svg.", show_default=False, rich_help_panel=OUTPUT
         ),
     ] = None,
-    profile: Annotated[
+    trace: Annotated[
         Path | None,
         typer.Option(
+            "--profile",
             help="Show which operators and nodes take most time; ONNX Runtime's trace goes to this .json.",
             show_default=False,
             rich_help_panel=OUTPUT,
@@ -110,7 +114,7 @@ def bench(
     from osa_runtime.cli.run_inputs import Array, read_inputs
     from osa_runtime.runtime.session import Session
 
-    bench_report.check_files(json_file, profile)
+    bench_report.check_files(json_file, trace)
     if plot is not None:
         check_plot(plot)
 
@@ -120,15 +124,15 @@ def bench(
     request = Request(
         artifact=artifact,
         against=against,
-        batches=parse_sizes("--batch", batch),
-        tokens=parse_sizes("--tokens", tokens),
+        batches=parse_sizes("batches", batches),
+        tokens=parse_sizes("tokens", tokens),
         schedule=Schedule(warm_up, iterations, seconds),
         threads=threads or usable_cores(),
         device=device,
         seed=seed,
         read_data=read_data if inputs else None,
         memory=memory,
-        trace=profile,
+        trace=trace,
     )
     with BenchProgress() as progress:
         benchmark = Benchmark(request)
@@ -144,6 +148,6 @@ def bench(
         bench_report.write_json(result, json_file)
     if json_file != bench_report.STDOUT:
         bench_report.show(result)
-        for what, path in (("All figures are", json_file), ("The plot is", plot), ("The trace is", profile)):
+        for what, path in (("All figures are", json_file), ("The plot is", plot), ("The trace is", trace)):
             if path is not None:
                 typer.echo(f"{what} in {path}")

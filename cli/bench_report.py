@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from osa_runtime.atomic import atomic_file
+from osa_runtime.atomic import atomic_file, check_writable
 from osa_runtime.benchmarking.figures import Figures, format_ratio, plural
 from osa_runtime.benchmarking.node_profile import NodeProfile, ProfileRow
 from osa_runtime.benchmarking.result import ARTIFACT, EAGER, BenchmarkResult, Measurement
@@ -28,6 +28,9 @@ def check_files(json_file: Path | None, trace: Path | None) -> None:
         raise InputError(f"--profile is {trace}, expected a name that ends in .json.")
     if trace is not None and json_file is not None and trace.absolute() == json_file.absolute():
         raise InputError(f"--profile and --json both name {trace}; give them different names.")
+    for path in (json_file, trace):
+        if path is not None and path != STDOUT:
+            check_writable(path)
 
 
 def write_json(result: BenchmarkResult, path: Path) -> None:

@@ -15,11 +15,13 @@ WHAT, JUDGE, FILES = "What is compared", "How it is judged", "Files"
 def compare(
     artifact: Annotated[Path, typer.Argument(help="The artifact that is judged.", show_default=False)],
     reference: Annotated[Path, typer.Argument(help="The artifact that is right.", show_default=False)],
-    batch: Annotated[
-        str | None, typer.Option(help="Batch sizes, such as 1,8.", show_default="1,2,5", rich_help_panel=WHAT)
+    batches: Annotated[
+        str | None,
+        typer.Option("--batch", help="Batch sizes, such as 1,8.", show_default="1,2,5", rich_help_panel=WHAT),
     ] = None,
-    tokens: Annotated[
-        str | None, typer.Option(help="Lengths, for models of sequences.", show_default="some", rich_help_panel=WHAT)
+    lengths: Annotated[
+        str | None,
+        typer.Option("--tokens", help="Lengths, for models of sequences.", show_default="some", rich_help_panel=WHAT),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the random inputs.", rich_help_panel=WHAT)] = 0,
     rtol: Annotated[
@@ -73,8 +75,8 @@ def compare(
     files.check()
     options = options_of(
         artifact,
-        sizes_of("--batch", batch),
-        sizes_of("--tokens", tokens),
+        sizes_of("--batch", batches),
+        sizes_of("--tokens", lengths),
         (seed, rtol, atol, Path("-") if bisect else None),
         (load_inputs, None),
         (device, threads, allow_fallback),
@@ -86,5 +88,5 @@ def compare(
         run = compare_artifacts(artifact, reference, options, progress)
     files.write(run)
     shown.result(run.certificate, files)
-    if not run.certificate.passed:
+    if run.certificate.failed:
         raise typer.Exit(1)

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from osa_runtime.cli.flags import FlaggedCommand
+
 app = typer.Typer(help="Fetch and list the data sets for training.", no_args_is_help=True, rich_markup_mode="rich")
 
 DataDir = Annotated[
@@ -15,7 +17,7 @@ DataDir = Annotated[
 ]
 
 
-@app.command()
+@app.command(cls=FlaggedCommand)
 def fetch(
     name: Annotated[str, typer.Argument(help="mnist or fashion-mnist.")],
     data_dir: DataDir = None,

@@ -36,6 +36,14 @@ def export(
     static: Annotated[
         bool, typer.Option("--static", help="Fix every axis at the size of the example.", rich_help_panel=WHAT)
     ] = False,
+    pixels: Annotated[
+        Literal["float32", "uint8"],
+        typer.Option(
+            help="What images are sent as: standardised by the client, or raw bytes (a quarter of the size), which the "
+            "model standardises in its first layer.",
+            rich_help_panel=WHAT,
+        ),
+    ] = "float32",
     opset: Annotated[int, typer.Option(help="ONNX operator set, 18 to 23.", rich_help_panel=GRAPH)] = 18,
     functions: Annotated[
         Literal["keep", "inline"],
@@ -62,7 +70,9 @@ def export(
     external_data: Annotated[
         bool, typer.Option("--external-data", help="Weights in model.onnx.data.", rich_help_panel=FILES)
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace an earlier artifact.", rich_help_panel=FILES)] = False,
+    replace: Annotated[
+        bool, typer.Option("--force", help="Replace an earlier artifact.", rich_help_panel=FILES)
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be written, and write nothing.", rich_help_panel=FILES)
     ] = False,
@@ -76,6 +86,8 @@ def export(
 
     [cyan]osa export runs/digits --out digits-flat --functions inline --squarings 4[/cyan]
 
+    [cyan]osa export runs/digits --out digits-bytes --pixels uint8[/cyan]     clients send raw pixels
+
     [cyan]osa export --factory my_models:build --weights w.safetensors --out mine[/cyan]
     """
     from osa_runtime.cli.export_report import ExportReport
@@ -86,6 +98,8 @@ def export(
         raise InputError("Give either a CHECKPOINT folder or --factory package.module:function.")
     if weights is not None and factory is None:
         raise InputError("--weights goes with --factory; a checkpoint has its own.")
+    if pixels != "float32" and factory is not None:
+        raise InputError("--pixels is for checkpoints; let your own module take uint8 and standardise it in forward().")
     options: dict[str, Any] = {
         "format": format,
         "dtype": dtype,
@@ -98,16 +112,16 @@ def export(
     }
     require_packages("Exporting", "torch", "onnx", "onnxscript", "safetensors")
     report = ExportReport(verbose)
-    report.check(options, out, force)
-    _check_source(checkpoint, factory, weights, out)
+    report.check(options, out, replace)
+    _check_source(checkpoint, factory, weights, out, pixels)
     if dry_run:
-        report.plan(checkpoint or factory, out, options, static)
+        report.plan(checkpoint or factory, out, options | {"pixels": pixels}, static)
         return
-    options |= {"static": static, "replace": force, "progress": report.step}
+    options |= {"static": static, "replace": replace, "progress": report.step}
     if checkpoint is not None:
         from osa_runtime.exporters import export_checkpoint
 
-        artifact = export_checkpoint(checkpoint, out, **options)
+        artifact = export_checkpoint(checkpoint, out, pixels=pixels, **options)
     else:
         from osa_runtime.exporters.factory_export import export_factory
 
@@ -115,12 +129,12 @@ def export(
     report.result(artifact)
 
 
-def _check_source(checkpoint: Path | None, factory: str | None, weights: Path | None, out: Path) -> None:
+def _check_source(checkpoint: Path | None, factory: str | None, weights: Path | None, out: Path, pixels: str) -> None:
     """Before the first step is announced, and for --dry-run."""
     if checkpoint is not None:
         from osa_runtime.exporters.checkpoint_export import check_checkpoint
 
-        check_checkpoint(checkpoint, out)
+        check_checkpoint(checkpoint, out, pixels)
     else:
         from osa_runtime.exporters.factory_export import check_factory
 

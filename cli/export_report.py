@@ -17,14 +17,14 @@ class ExportReport:
         self._console = Console(highlight=False)
         self._verbose = verbose
 
-    def check(self, options: dict[str, Any], out: Path, force: bool) -> None:
+    def check(self, options: dict[str, Any], out: Path, replace: bool) -> None:
         """What can be refused before the long work is."""
         from osa_runtime.artifact import MANIFEST_FILE
         from osa_runtime.atomic import check_replaceable
         from osa_runtime.exporters.settings import ExportSettings
 
         ExportSettings(**options)
-        check_replaceable(out, replace=force, marker=MANIFEST_FILE)
+        check_replaceable(out, replace=replace, marker=MANIFEST_FILE)
 
     def plan(self, source: object, out: Path, options: dict[str, Any], static: bool) -> None:
         from osa_runtime.artifact import MANIFEST_FILE, MODEL_FILES

@@ -14,7 +14,9 @@ from osa_runtime.cli.boundary import BoundaryGroup, guarded
 from osa_runtime.cli.compare import compare
 from osa_runtime.cli.data import app as data
 from osa_runtime.cli.doctor import doctor
+from osa_runtime.cli.evaluate import evaluate
 from osa_runtime.cli.export import export
+from osa_runtime.cli.flags import FlaggedCommand
 from osa_runtime.cli.inspect import inspect as inspect_model
 from osa_runtime.cli.package import app as package
 from osa_runtime.cli.quantize import quantize
@@ -31,7 +33,6 @@ app = typer.Typer(
     epilog=EPILOG,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -39,7 +40,9 @@ app = typer.Typer(
 def _add(command: Callable[..., None], name: str | None = None) -> None:
     """A paragraph of a docstring is wrapped for the source; here it becomes one line, which the terminal wraps."""
     paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
-    app.command(name, help="\n\n".join(" ".join(paragraph.splitlines()) for paragraph in paragraphs))(command)
+    app.command(
+        name, cls=FlaggedCommand, help="\n\n".join(" ".join(paragraph.splitlines()) for paragraph in paragraphs)
+    )(command)
 
 
 _add(train)
@@ -49,6 +52,7 @@ _add(quantize)
 _add(inspect_model)
 _add(verify)
 _add(compare)
+_add(evaluate)
 _add(run_model)
 _add(bench)
 _add(serve)

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from osa_runtime.cli.flags import FlaggedCommand
 from osa_runtime.cli.package_ray import ray
 
 app = typer.Typer(help="Pack exported models for other servers.", no_args_is_help=True, rich_markup_mode="rich")
@@ -19,10 +20,10 @@ def package() -> None:
     """Pack exported models for other servers."""
 
 
-app.command()(ray)
+app.command(cls=FlaggedCommand)(ray)
 
 
-@app.command()
+@app.command(cls=FlaggedCommand)
 def triton(
     artifacts: Annotated[list[Path], typer.Argument(help="Exported ONNX folders; each becomes a model of its name.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the model repository.")],
@@ -34,7 +35,9 @@ def triton(
         str | None,
         typer.Option(help="For one artifact: the model's name.", show_default="its folder's", rich_help_panel=WHAT),
     ] = None,
-    version_number: Annotated[int, typer.Option(min=1, help="The model's version.", rich_help_panel=WHAT)] = 1,
+    version: Annotated[
+        int, typer.Option("--version-number", min=1, help="The model's version.", rich_help_panel=WHAT)
+    ] = 1,
     warm_up: Annotated[
         bool,
         typer.Option(help="Run samples before the model is called ready.", rich_help_panel=WHAT),
@@ -43,9 +46,15 @@ def triton(
     max_delay_us: Annotated[
         int, typer.Option(min=0, help="Microseconds to wait for a fuller batch.", rich_help_panel=BATCHING)
     ] = 0,
-    preferred_batch: Annotated[
+    preferred: Annotated[
         list[int] | None,
-        typer.Option(min=1, help="A size to wait for; may be repeated.", show_default="none", rich_help_panel=BATCHING),
+        typer.Option(
+            "--preferred-batch",
+            min=1,
+            help="A size to wait for; may be repeated.",
+            show_default="none",
+            rich_help_panel=BATCHING,
+        ),
     ] = None,
     instances: Annotated[
         int, typer.Option(min=1, help="How many runs at the same time, per GPU on CUDA.", rich_help_panel=RUN)
@@ -55,7 +64,7 @@ def triton(
         typer.Option(min=1, help="Threads per instance.", show_default="chosen by the server", rich_help_panel=RUN),
     ] = None,
     device: Annotated[Literal["cpu", "cuda"], typer.Option(help="Where.", rich_help_panel=RUN)] = "cpu",
-    force: Annotated[bool, typer.Option("--force", help="Replace a repository that was packed here before.")] = False,
+    replace: Annotated[bool, typer.Option("--force", help="Replace a repository that was packed here before.")] = False,
 ) -> None:
     """Write a model repository for NVIDIA's Triton: configurations, batching, warm-up, models.
 
@@ -73,16 +82,16 @@ def triton(
 
     settings = TritonSettings(
         backend=backend,
-        version=version_number,
+        version=version,
         max_batch=max_batch,
-        preferred=tuple(preferred_batch or ()),
+        preferred=tuple(preferred or ()),
         max_delay_us=max_delay_us,
         instances=instances,
         device=device,
         threads=threads,
         warm_up=warm_up,
     )
-    for model in package_triton(artifacts, out, settings, name=name, replace=force):
+    for model in package_triton(artifacts, out, settings, name=name, replace=replace):
         batches = f"batches of up to {model.max_batch}" if model.max_batch else "one request at a time"
-        typer.echo(f"{model.name} (version {version_number}): {backend} backend, {batches}")
+        typer.echo(f"{model.name} (version {version}): {backend} backend, {batches}")
     typer.echo(f"Serve it with: tritonserver --model-repository={out}")

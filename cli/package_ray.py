@@ -15,7 +15,7 @@ def ray(
     artifacts: Annotated[list[Path], typer.Argument(help="Exported ONNX folders; each becomes a model of its name.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the application.")],
     at: Annotated[
-        str | None,
+        Path | None,
         typer.Option(
             help="Where that folder will be on the machines of the cluster.",
             show_default="where it is here",
@@ -26,10 +26,19 @@ def ray(
         str | None,
         typer.Option(help="For one artifact: the model's name.", show_default="its folder's", rich_help_panel=WHAT),
     ] = None,
-    version_number: Annotated[int, typer.Option(min=1, help="The models' version.", rich_help_panel=WHAT)] = 1,
+    version: Annotated[
+        int, typer.Option("--version-number", min=1, help="The models' version.", rich_help_panel=WHAT)
+    ] = 1,
     require_certificate: Annotated[
         bool, typer.Option("--require-certificate", help="Serve verified models only.", rich_help_panel=WHAT)
     ] = False,
+    trusted_key: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="File on the machines with a public key that must have signed the certificates; may be repeated.",
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
     replicas: Annotated[str, typer.Option(help="N, or MIN:MAX to follow the load.", rich_help_panel=SCALE)] = "2",
     target_ongoing: Annotated[
         float | None,
@@ -62,53 +71,62 @@ def ray(
     host: Annotated[str, typer.Option(help="Address of each machine's proxy.", rich_help_panel=WHERE)] = "0.0.0.0",
     http_port: Annotated[int, typer.Option(help="Port for REST.", rich_help_panel=WHERE)] = 8000,
     grpc_port: Annotated[int, typer.Option(help="Port for gRPC; -1 leaves it out.", rich_help_panel=WHERE)] = 8001,
-    route_prefix: Annotated[str, typer.Option(help="What paths of REST begin with.", rich_help_panel=WHERE)] = "/",
+    route: Annotated[
+        str, typer.Option("--route-prefix", help="What paths of REST begin with.", rich_help_panel=WHERE)
+    ] = "/",
     proxies: Annotated[
         Literal["EveryNode", "HeadOnly"], typer.Option(help="Which machines take requests.", rich_help_panel=WHERE)
     ] = "EveryNode",
     token_file: Annotated[
-        str | None,
+        Path | None,
         typer.Option(help="File on the machines with the token that clients send.", rich_help_panel=WHERE),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a folder that was packed here before.")] = False,
+    replace: Annotated[bool, typer.Option("--force", help="Replace a folder that was packed here before.")] = False,
 ) -> None:
-    """Write an application for Ray Serve: models, a config file for `serve deploy`, Ray's environment.
+    """Write an application for Ray Serve: the models, and a config file for Ray's `serve deploy` or `serve run`.
 
     The folder must be at the same path on every machine. The config file holds the models' hashes: a replica that finds
     other models there does not start, and a new package is a change that `serve deploy` rolls out.
 
     [bold]Examples[/bold]
 
-    [cyan]osa package ray digits-onnx --out app[/cyan]        then: serve deploy app/serve.yaml
+    [cyan]osa package ray digits-onnx --out app[/cyan]        then: serve run app/serve.json
 
     [cyan]osa package ray digits-onnx --out app --at /srv/app --replicas 1:8 --token-file /etc/osa/token[/cyan]
     """
     from osa_runtime.cli.serve_start import check_packages
 
     check_packages(grpc=False)
-    from osa_runtime.packaging.ray_application import package_ray
+    from osa_runtime.packaging.ray_application import MODELS, package_ray
     from osa_runtime.packaging.ray_config import RayAddresses
-    from osa_runtime.serving.settings import LOOPBACK
+    from osa_runtime.serving.settings import BatchSettings, ServerSettings, is_loopback
+    from osa_runtime.serving_ray.options import RayOptions
 
-    options = {
-        "require_certificate": require_certificate,
-        "replicas": int(replicas) if replicas.isdecimal() else replicas,
-        "target_ongoing": target_ongoing,
-        "upscale_delay": upscale_delay,
-        "downscale_delay": downscale_delay,
-        "threads": threads,
-        "device": device,
-        "max_batch": max_batch,
-        "max_delay_ms": max_delay_ms,
-        "max_queue": max_queue,
-        "timeout": timeout,
-        "token_file": token_file,
-    }
-    addresses = RayAddresses(host, http_port, None if grpc_port == -1 else grpc_port, route_prefix, proxies)
-    packed = package_ray(artifacts, out, options, addresses, at=at, name=name, version=version_number, replace=force)
-    if token_file is None and host not in LOOPBACK:
+    server = ServerSettings(
+        repository=(at or out.absolute()) / MODELS,
+        device=device,
+        threads=threads,
+        require_certificate=require_certificate,
+        trusted_keys=tuple(trusted_key or ()),
+        batching=BatchSettings(max_batch, max_delay_ms / 1e3, max_queue, timeout),
+    )
+    options = RayOptions(
+        server,
+        token_file=token_file,
+        replicas=replicas,
+        target_ongoing=target_ongoing,
+        upscale_delay=upscale_delay,
+        downscale_delay=downscale_delay,
+    )
+    addresses = RayAddresses(host, http_port, None if grpc_port == -1 else grpc_port, route, proxies)
+    packed = package_ray(artifacts, out, options, addresses, name=name, version=version, replace=replace)
+    if token_file is None and not is_loopback(host):
         typer.echo(f"warning: other machines will reach {host}, and no token will be asked for", err=True)
+    elif token_file is None and addresses.grpc_port is not None:
+        typer.echo("warning: Ray's own proxy opens gRPC on every interface, and no token will be asked for", err=True)
     for model in packed.models:
         typer.echo(f"{model} on {device}, replicas: {replicas}")
-    typer.echo(f"Then, on every machine: . {quote(str(packed.environment))}; ray start …")
-    typer.echo(f"and once:               serve deploy {quote(str(packed.config))}")
+    extra = "cuda" if device == "cuda" else "cpu"
+    typer.echo(f'Every machine needs: pip install "osa-runtime[{extra},serve,ray]"')
+    typer.echo(f"On a cluster:        serve deploy {quote(str(packed.config))}")
+    typer.echo(f"On this machine:     serve run {quote(str(packed.config))}")

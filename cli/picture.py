@@ -25,10 +25,10 @@ def is_picture(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class PixelOptions:
-    """``--mean`` and ``--std``, which go before what the manifest says."""
+    """``--mean`` and ``--std`` as they were typed, which go before what the manifest says."""
 
-    mean: float | None = None
-    std: float | None = None
+    mean: str | None = None
+    std: str | None = None
     manifest: Manifest | None = None
 
 
@@ -38,15 +38,15 @@ def read_picture(path: Path, spec: TensorSpec, options: PixelOptions) -> tuple[N
     if not isinstance(height, int) or not isinstance(width, int) or channels not in MODES:
         raise InputError(f"{path} is a picture, which the input {spec} cannot take; give an array as .npy.")
     pixels, size = _decode(path, MODES[int(channels)], (width, height))
-    used, whose = _standard(pixels, options, spec.name)
+    used, whose = _standard(pixels, options, spec.name, int(channels))
     if len(used.mean) not in (1, int(channels)):
         raise InputError(f"The model standardises {len(used.mean)} channels, but {spec} has {channels}.")
     note = (
         f"{path.name}: {MODES[int(channels)]}, {size[0]}×{size[1]} resized to {width}×{height}, "
         f"scaled to {used}, {whose}"
     )
-    scaled = used.apply(pixels.reshape(height, width, int(channels)))
-    return scaled.transpose(2, 0, 1)[None].astype(spec.dtype), note
+    scaled = used.inputs(pixels.reshape(height, width, int(channels)), spec.dtype)
+    return scaled.transpose(2, 0, 1)[None], note
 
 
 def _decode(path: Path, mode: str, size: tuple[int, int]) -> tuple[NDArray[np.float64], tuple[int, int]]:
@@ -65,7 +65,9 @@ def _decode(path: Path, mode: str, size: tuple[int, int]) -> tuple[NDArray[np.fl
         raise InputError(f"{path} cannot be read as a picture: {error}") from error
 
 
-def _standard(pixels: NDArray[np.float64], options: PixelOptions, name: str) -> tuple[Standardisation, str]:
+def _standard(
+    pixels: NDArray[np.float64], options: PixelOptions, name: str, channels: int
+) -> tuple[Standardisation, str]:
     mean, std = options.mean, options.std
     if (mean is None) != (std is None):
         raise InputError("--mean and --std go together; give both or neither.")
@@ -76,6 +78,21 @@ def _standard(pixels: NDArray[np.float64], options: PixelOptions, name: str) -> 
         # A picture of one colour has no spread; dividing by its zero would make NaN of it.
         own = Standardisation((float(pixels.mean()),), (float(pixels.std()) or 1.0,), UNIT)
         return own, "the picture's own mean and deviation: the model does not say what it was trained on"
-    if not (0 < std < math.inf and math.isfinite(mean)):
-        raise InputError(f"--mean is {mean} and --std {std}, expected finite numbers, and --std above 0.")
-    return Standardisation((mean,), (std,), UNIT), "as --mean and --std say"
+    means, deviations = _per_channel("--mean", mean, channels), _per_channel("--std", std, channels)
+    if min(deviations) <= 0:
+        raise InputError(f"--std is {std}, expected numbers above 0.")
+    most = max(len(means), len(deviations))
+    means, deviations = (numbers * (most // len(numbers)) for numbers in (means, deviations))
+    return Standardisation(means, deviations, UNIT), "as --mean and --std say"
+
+
+def _per_channel(flag: str, text: str, channels: int) -> tuple[float, ...]:
+    """One number, which serves all channels, or one for each."""
+    try:
+        numbers = [float(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if len(numbers) not in (1, channels) or not all(map(math.isfinite, numbers)):
+        each = f", or {channels} with commas between them, one for each channel" if channels > 1 else ""
+        raise InputError(f"{flag} is {text!r}, expected one finite number{each}.")
+    return tuple(numbers)

@@ -39,7 +39,9 @@ def quantize(
             rich_help_panel=WHAT,
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an earlier artifact.", rich_help_panel=FILES)] = False,
+    replace: Annotated[
+        bool, typer.Option("--force", help="Replace an earlier artifact.", rich_help_panel=FILES)
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the time of each step.")] = False,
 ) -> None:
@@ -65,7 +67,7 @@ def quantize(
     from osa_runtime.exporters.quantization.quantizing import check_source
 
     settings = QuantizeSettings(weights, activations, tuple(keep or ()))
-    check_source(artifact, out, settings, calibration, replace=force)
+    check_source(artifact, out, settings, calibration, replace=replace)
     report = QuantizeReport(as_json, verbose)
     result = run(
         artifact,
@@ -74,7 +76,7 @@ def quantize(
         activations=activations,
         calibration=calibration,
         keep=settings.keep,
-        replace=force,
+        replace=replace,
         progress=report.step,
     )
     report.result(result)

@@ -27,12 +27,19 @@ def run(
         ),
     ],
     mean: Annotated[
-        float | None,
-        typer.Option(help="For pictures: subtracted from pixels scaled to 0…1; with --std.", rich_help_panel=INPUTS),
+        str | None,
+        typer.Option(
+            help="For pictures: subtracted from pixels scaled to 0…1, one number or one per channel, as in "
+            "0.485,0.456,0.406; with --std.",
+            rich_help_panel=INPUTS,
+        ),
     ] = None,
     std: Annotated[
-        float | None,
-        typer.Option(help="For pictures: divides after --mean was subtracted.", rich_help_panel=INPUTS),
+        str | None,
+        typer.Option(
+            help="For pictures: divides after --mean was subtracted; likewise one number or one per channel.",
+            rich_help_panel=INPUTS,
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write all outputs to this .npz.", rich_help_panel=OUTPUT)] = None,
     top: Annotated[

@@ -11,6 +11,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
+from osa_runtime.atomic import check_writable
 from osa_runtime.errors import InputError
 from osa_runtime.runtime.session import Session
 
@@ -22,6 +23,8 @@ MOST_ROWS = 10
 def check_out(out: Path | None) -> None:
     if out is not None and out.suffix != ".npz":
         raise InputError(f"--out is {out}, expected a name that ends in .npz.")
+    if out is not None:
+        check_writable(out)
 
 
 class RunReport:
@@ -30,6 +33,7 @@ class RunReport:
     ) -> None:
         self._placement = session.placement
         self._path = session.path
+        self._class_names = session.manifest.class_names if session.manifest is not None else ()
         self._outputs, self._seconds, self._top = outputs, seconds, top
         fallback = [session.placement.note] if session.placement.note else []
         self._notes = fallback + notes
@@ -78,7 +82,12 @@ class RunReport:
 
     def _rows(self, array: Array) -> list[tuple[tuple[int, ...], list[dict[str, Any]]]]:
         top = self._top or DEFAULT_TOP
-        return [(index, best_classes(array[index], top)) for index in np.ndindex(array.shape[:-1])]
+        found = [(index, best_classes(array[index], top)) for index in np.ndindex(array.shape[:-1])]
+        if len(self._class_names) == array.shape[-1]:
+            for _, best in found:
+                for entry in best:
+                    entry["name"] = self._class_names[entry["class"]]
+        return found
 
     def _table(self, array: Array) -> list[str]:
         rows = self._rows(array[:MOST_ROWS] if array.ndim > 1 else array)
@@ -118,7 +127,11 @@ def _label(index: tuple[int, ...]) -> str:
 
 
 def _classes(best: list[dict[str, Any]]) -> str:
-    return " · ".join(f"class {c['class']} {_percent(c['probability'])}" for c in best)
+    return " · ".join(f"class {c['class']}{_named(c)} {_percent(c['probability'])}" for c in best)
+
+
+def _named(entry: dict[str, Any]) -> str:
+    return f" ({entry['name']})" if "name" in entry else ""
 
 
 def _percent(probability: float | None) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from osa_runtime.cli.where_options import WHERE, AllowFallback, Device
-from osa_runtime.errors import InputError
 
 ADDRESS, MODELS, BATCHING, SAFETY = "Address", "Models", "Batching", "Safety and limits"
 
@@ -32,10 +31,17 @@ def serve(
         bool,
         typer.Option(
             "--require-certificate",
-            help="Serve only models with a passing certificate.json of these very files.",
+            help="Serve only models whose certificate.json is a PASS for these very files.",
             rich_help_panel=MODELS,
         ),
     ] = False,
+    trusted_key: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Require certificates, signed by this public key (PEM or OpenSSH); may be repeated.",
+            rich_help_panel=MODELS,
+        ),
+    ] = None,
     host: Annotated[str, typer.Option(help="The address to listen on.", rich_help_panel=ADDRESS)] = "127.0.0.1",
     http_port: Annotated[
         int, typer.Option(min=-1, max=65535, help="REST; 0 takes a free port, -1 none.", rich_help_panel=ADDRESS)
@@ -43,13 +49,9 @@ def serve(
     grpc_port: Annotated[
         int, typer.Option(min=-1, max=65535, help="gRPC; 0 takes a free port, -1 none.", rich_help_panel=ADDRESS)
     ] = 8001,
-    engine: Annotated[
-        Literal["embedded", "ray"],
-        typer.Option(help="One process, or the replicas of a Ray Serve application.", rich_help_panel=WHERE),
-    ] = "embedded",
-    replicas: Annotated[
-        str | None, typer.Option(help="With --engine ray: N, or MIN:MAX to follow the load.", rich_help_panel=WHERE)
-    ] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, max=256, help="Processes that share the ports, for more cores.", rich_help_panel=WHERE)
+    ] = 1,
     device: Device = "cpu",
     allow_fallback: AllowFallback = False,
     threads: Annotated[
@@ -70,10 +72,10 @@ def serve(
         float, typer.Option(min=0, help="Seconds to finish after SIGTERM.", rich_help_panel=BATCHING)
     ] = 30.0,
     max_body_mb: Annotated[
-        float, typer.Option(min=0.001, help="Megabytes per request.", rich_help_panel=SAFETY)
+        float, typer.Option(min=0.001, max=1e6, help="Megabytes per request.", rich_help_panel=SAFETY)
     ] = 64.0,
     max_tensor_mb: Annotated[
-        float, typer.Option(min=0.001, help="Megabytes per tensor.", rich_help_panel=SAFETY)
+        float, typer.Option(min=0.001, max=1e6, help="Megabytes per tensor.", rich_help_panel=SAFETY)
     ] = 64.0,
     max_connections: Annotated[
         int, typer.Option(min=1, help="Open at once, REST and gRPC; more get 503.", rich_help_panel=SAFETY)
@@ -100,16 +102,18 @@ def serve(
 
     [cyan]osa serve digits-onnx[/cyan]                       then open http://127.0.0.1:8000
 
+    [cyan]osa serve digits-onnx --workers 4[/cyan]           four processes on one port
+
     [cyan]osa serve --repository models --watch 5[/cyan]     new versions are taken up as they come
 
     [cyan]osa serve digits-onnx --host 0.0.0.0 --token-file token[/cyan]
-
-    [cyan]osa serve digits-onnx --engine ray --replicas 1:4[/cyan]   more than one process; see docs/ray.md
     """
     from osa_runtime.cli.serve_start import run_server
     from osa_runtime.serving.bearer_token import read_token
+    from osa_runtime.serving.certificates import check_keys
     from osa_runtime.serving.settings import MEGABYTE, BatchSettings, Limits, ServerSettings
 
+    check_keys(trusted_key or [])
     settings = ServerSettings(
         artifacts=tuple(artifacts or ()),
         repository=repository,
@@ -123,17 +127,12 @@ def serve(
         watch=watch,
         drain=drain,
         require_certificate=require_certificate,
+        trusted_keys=tuple(trusted_key or ()),
         token=read_token(token_file),
         tls_certificate=tls_certificate,
         tls_key=tls_key,
         batching=BatchSettings(max_batch, max_delay_ms / 1e3, max_queue, timeout),
         limits=Limits(int(max_body_mb * MEGABYTE), int(max_tensor_mb * MEGABYTE), max_connections),
+        workers=workers,
     )
-    if engine == "ray":
-        from osa_runtime.cli.serve_ray import run_on_ray
-
-        run_on_ray(settings, replicas or "1", token_file, log_level, log_requests)
-        return
-    if replicas is not None:
-        raise InputError("--replicas goes with --engine ray; the embedded engine is one process.")
     run_server(settings, log_level, log_requests)

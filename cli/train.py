@@ -20,9 +20,10 @@ def train(
     dataset: Annotated[
         str | None, typer.Argument(help="digits, mnist or fashion-mnist; leave it out with --data.", show_default=False)
     ] = None,
-    data: Annotated[
+    file: Annotated[
         Path | None,
         typer.Option(
+            "--data",
             help="Your own .npz: x (n, height, width) or (n, height, width, channels), y (n) whole numbers from 0; "
             "x_test and y_test optional, else a fixed fifth is set aside.",
             rich_help_panel=FILES,
@@ -90,7 +91,7 @@ def train(
     from osa_runtime.errors import InputError
     from osa_runtime.training.dependencies import require
 
-    if (dataset is None) == (data is None):
+    if (dataset is None) == (file is None):
         raise InputError("Give either a data set (digits, mnist, fashion-mnist) or your own file with --data FILE.npz.")
     require("torch", "safetensors", "matplotlib")
 
@@ -104,7 +105,7 @@ def train(
         epochs, batch_size, lr, weight_decay, clip, seed, device, threads,
     )  # fmt: skip
     console = Console()
-    images = load_dataset(dataset, file=data, folder=data_dir)
+    images = load_dataset(dataset, file=file, folder=data_dir)
     try:
         with TrainingProgress(console) as progress:
             result = train_classifier(images, settings, out, force=force, observer=progress)

@@ -24,18 +24,46 @@ def verify(
             rich_help_panel=WHAT,
         ),
     ] = None,
-    batch: Annotated[
-        str | None,
-        typer.Option(help="Batch sizes, such as 1,8.", show_default="1,2,5", rich_help_panel=WHAT),
-    ] = None,
-    tokens: Annotated[
+    factory: Annotated[
         str | None,
         typer.Option(
-            help="Lengths, for models of sequences.",
-            show_default="1, odd, around 2d, the longest",
+            help="In place of --against, for a model of your own: package.module:function, as for `osa export`.",
             rich_help_panel=WHAT,
         ),
     ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="With --factory: its weights, .safetensors or .pt.", rich_help_panel=WHAT),
+    ] = None,
+    batches: Annotated[
+        str | None,
+        typer.Option("--batch", help="Batch sizes, such as 1,8.", show_default="1 to 64", rich_help_panel=WHAT),
+    ] = None,
+    lengths: Annotated[
+        str | None,
+        typer.Option(
+            "--tokens",
+            help="Lengths, for models of sequences.",
+            show_default="a grid from 1 to the longest",
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
+    evaluate: Annotated[
+        str | None,
+        typer.Option(
+            help="Measure the accuracy on this data, too, as `osa evaluate` does, and put it into the certificate.",
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Real images beside the others: digits, mnist, fashion-mnist, or an .npz.", rich_help_panel=WHAT
+        ),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Leave out the grid of sizes and magnitudes.", rich_help_panel=WHAT)
+    ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Of the random inputs.", rich_help_panel=WHAT)] = 0,
     rtol: Annotated[
         float | None,
@@ -65,6 +93,10 @@ def verify(
         bool,
         typer.Option("--certify", help="Write the certificate into the artifact's folder.", rich_help_panel=FILES),
     ] = False,
+    sign: Annotated[
+        Path | None,
+        typer.Option(help="With --certify: sign a PASS with this private Ed25519 key (PEM).", rich_help_panel=FILES),
+    ] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page with plots here.", rich_help_panel=FILES)] = None,
     save_inputs: Annotated[
         Path | None, typer.Option(help="Write the inputs of all cases to this .npz.", rich_help_panel=FILES)
@@ -91,8 +123,9 @@ def verify(
 ) -> None:
     """Prove that an exported model gives what the trained one gives, and that its attention is orthogonal.
 
-    The artifact, eager PyTorch in the same precision and eager in float64 answer the same inputs: several batch sizes
-    and lengths; random, constant, large, padded, and with queries and keys that almost cancel. Then every part of the
+    The artifact, eager PyTorch in the same precision and eager in float64 answer the same inputs: batch sizes and
+    lengths on a grid; random, constant, padded in all ways, every id, magnitudes up to and beyond the range, pixels,
+    NaN, and with queries and keys that almost cancel. Then every part of the
     model is fed alone, and in every attention layer and head ‖AᵀA − I‖, ‖Av‖/‖v‖ and the distance from exp(S)·V are
     measured. Without --against only the last part runs: it needs no reference.
 
@@ -108,27 +141,37 @@ def verify(
 
     [cyan]osa verify digits-onnx --device cuda --load-inputs in.npz --load-outputs out.npz[/cyan]
     """
+    from osa_runtime.atomic import check_writable
     from osa_runtime.cli.requirements import require_packages
+    from osa_runtime.cli.verify_evaluation import check_data, evaluated
     from osa_runtime.cli.verify_files import Files, options_of, sizes_of
     from osa_runtime.cli.verify_report import VerifyReport
+    from osa_runtime.cli.verify_signature import Signer
 
     require_packages("Verifying", "torch", "onnx", "safetensors")
     files = Files(report, html, save_inputs, save_outputs, artifact if certify else None)
     files.check()
+    if bisect is not None:
+        check_writable(bisect / "reproduce.py")
     options = options_of(
         artifact,
-        sizes_of("--batch", batch),
-        sizes_of("--tokens", tokens),
+        sizes_of("--batch", batches),
+        sizes_of("--tokens", lengths),
         (seed, rtol, atol, bisect),
         (load_inputs, load_outputs),
         (device, threads, allow_fallback),
+        (data, quick),
     )
+    signer = Signer.of_key(sign, options, certify=certify, known=against is not None or factory is not None)
+    check_data(evaluate)
     from osa_runtime.verification import verify as run_verify
 
     shown = VerifyReport(as_json)
     with shown.working() as progress:
-        run = run_verify(artifact, against, options, progress)
+        run = run_verify(artifact, against, options, progress, factory=factory, weights=weights)
+        run = evaluated(run, artifact, evaluate, against, progress)
+    run = signer.signed(run)
     files.write(run)
     shown.result(run.certificate, files)
-    if not run.certificate.passed:
+    if run.certificate.failed:
         raise typer.Exit(1)

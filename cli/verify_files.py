@@ -24,7 +24,10 @@ class Files:
     folder: Path | None = None
 
     def check(self) -> None:
-        """Before the long work: a name that will not do."""
+        """Before the long work: a name that will not do, or a place where nothing can be written."""
+        from osa_runtime.atomic import check_writable
+        from osa_runtime.parity.certificate import CERTIFICATE_FILE
+
         taken: dict[Path, str] = {}
         for flag, path, suffix in (
             ("--report", self.report, ".json"),
@@ -36,13 +39,18 @@ class Files:
                 continue
             if path.suffix != suffix:
                 raise InputError(f"{flag} is {path}, expected a name that ends in {suffix}.")
-            if path.is_dir():
-                raise InputError(f"{flag} is {path}, which is a folder; expected the name of a file.")
+            check_writable(path)
             other = taken.setdefault(path.absolute(), flag)
             if other != flag:
                 raise InputError(f"{other} and {flag} are both {path}; expected two names.")
         if self.folder is not None and not self.folder.is_dir():
             raise InputError(f"--certify writes into an exported folder, but {self.folder} is none; use --report.")
+        if self.folder is not None:
+            check_writable(self.folder / CERTIFICATE_FILE)
+        if self.html is not None:
+            from osa_runtime.verification.page.figure import require_matplotlib
+
+            require_matplotlib()
 
     def write(self, run: Run) -> None:
         from osa_runtime.parity.certificate import CERTIFICATE_FILE
@@ -84,10 +92,12 @@ def options_of(
     judge: tuple[int, float | None, float | None, Path | None],
     loaded: tuple[Path | None, Path | None],
     where: tuple[str, int | None, bool],
+    more: tuple[str | None, bool] = (None, False),
 ) -> VerifyOptions:
+    from osa_runtime.runtime.device import Where
     from osa_runtime.verification.case_files import read_cases, read_outputs
     from osa_runtime.verification.options import VerifyOptions
-    from osa_runtime.verification.subject import Subject, Where
+    from osa_runtime.verification.subject import Subject
 
     seed, rtol, atol, bisect = judge
     inputs, outputs = loaded
@@ -115,4 +125,6 @@ def options_of(
         inputs=cases,
         outputs=expected,
         bisect=bisect,
+        data=more[0],
+        quick=more[1],
     )

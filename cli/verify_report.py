@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from osa_runtime.parity.certificate import CaseResult, Certificate, LayerResult, OutputResult
 
 MOST_FAILURES = 12
-COLOURS = {"pass": "green", "fail": "bold red", "undecided": "yellow"}
+COLOURS = {"pass": "green", "undecided": "yellow", "fail": "bold red"}  # from good to bad
+MOST_REMARKS = 8
 
 
 class VerifyReport:
@@ -47,8 +48,17 @@ class VerifyReport:
         for note in certificate.notes:
             self._console.print(f"[yellow]note[/yellow]: {_plain(note)}", soft_wrap=True)
         self._verdict(certificate)
+        self._usefulness(certificate, files)
         for path in files.written():
             self._console.print(f"written: {_plain(str(path))}", soft_wrap=True)
+
+    def _usefulness(self, certificate: Certificate, files: Files) -> None:
+        from osa_runtime.parity.trust import objection
+
+        reason = objection(certificate) if files.folder is not None and not certificate.failed else None
+        if reason is not None:
+            said = f"`osa serve --require-certificate` does not take this certificate: {_plain(reason)}"
+            self._console.print(f"[yellow]note[/yellow]: {said}", soft_wrap=True)
 
     def _cases(self, certificate: Certificate) -> None:
         outputs = [output for case in certificate.cases for output in case.outputs]
@@ -56,6 +66,7 @@ class VerifyReport:
             self._console.print(_case_table(certificate))
         elif outputs and all(output.verdict == "pass" for output in outputs):
             self._console.print(f"[green]✓[/green] finite outputs in {len(certificate.cases)} cases")
+        self._remarks(certificate)
         further = [
             "artifact" if output.artifact["max_rel"] > output.eager["max_rel"] else "eager"
             for output in outputs
@@ -64,6 +75,19 @@ class VerifyReport:
         if further:
             mine, theirs = further.count("artifact"), further.count("eager")
             self._console.print(f"further from float64: the artifact in {mine} cases, eager in {theirs}")
+
+    def _remarks(self, certificate: Certificate) -> None:
+        """Why a case beyond its limit, or without digits, is not a failure; the failures come at the end."""
+        rows = [(case, output) for case in certificate.cases for output in case.outputs]
+        said = [
+            f"{_name(case)}: {_plain(output.remark)}"
+            for case, output in rows
+            if output.remark and output.verdict != "fail"
+        ]
+        for remark in said[:MOST_REMARKS]:
+            self._console.print(f"  · {remark}", soft_wrap=True)
+        if len(said) > MOST_REMARKS:
+            self._console.print(f"  … and {len(said) - MOST_REMARKS} more; --report has all of them")
 
     def _units(self, certificate: Certificate) -> None:
         if certificate.units:
@@ -83,10 +107,17 @@ class VerifyReport:
                 self._console.print(f"  to reproduce it: {_plain(found.repro)}", soft_wrap=True)
 
     def _verdict(self, certificate: Certificate) -> None:
-        if certificate.passed:
+        from osa_runtime.parity.wording import meaning, title
+
+        if not certificate.failed:
             undecided = sum(case.verdict == "undecided" for case in certificate.cases)
-            aside = f" ({undecided} of {len(certificate.cases)} cases undecided)" if undecided else ""
-            self._console.print(f"[bold green]PASS[/bold green]{aside}")
+            aside = f", {undecided} of {len(certificate.cases)} cases undecided" if undecided else ""
+            colour = "green" if certificate.passed else "yellow"
+            self._console.print(
+                f"[bold {colour}]{title(certificate)}[/]{aside}: {meaning(certificate)}", soft_wrap=True
+            )
+            if certificate.signature is not None:
+                self._console.print(f"signed by the key {certificate.signature.key}", soft_wrap=True)
             return
         failures = certificate.failures() or ["no case could be decided"]
         self._console.print(f"[bold red]FAIL[/bold red], {len(failures)} findings:")
@@ -97,35 +128,52 @@ class VerifyReport:
 
 
 def _case_table(certificate: Certificate) -> Table:
+    """One row for each kind of input and output: of its cases the one that is worst off, with its sizes."""
     other = "reference" if certificate.kind == "compare" else "eager"
     three = any(output.artifact for case in certificate.cases for output in case.outputs)
     title = "distance from float64, and from each other" if three else "distance"
-    table = _table(f"{title}, relative to the largest value")
+    table = _table(f"{title}, relative to the largest value; the worst case of each kind")
     axes = " × ".join(certificate.cases[0].sizes)
     case = f"case, {axes}" if axes else "case"
-    columns = [case, "‖S‖", "artifact", other, "apart"] if three else [case, "apart"]
+    columns = [case, "cases", "‖S‖", "artifact", other, "apart"] if three else [case, "cases", "apart"]
     for name in [*columns, "limit", "top-1", "verdict"]:
         table.add_column(name, justify="left" if name in (case, "verdict") else "right", no_wrap=True)
-    for result in certificate.cases:
-        for output in result.outputs:
-            table.add_row(*_case_row(result, output, three))
+    for rows in _by_kind(certificate):
+        result, output = max(rows, key=lambda row: _severity(row[1]))
+        table.add_row(*_case_row(result, output, len(rows), three))
     return table
+
+
+def _by_kind(certificate: Certificate) -> list[list[tuple[CaseResult, OutputResult]]]:
+    groups: dict[tuple[str, str], list[tuple[CaseResult, OutputResult]]] = {}
+    for case in certificate.cases:
+        for output in case.outputs:
+            groups.setdefault((case.kind.split()[0], output.name), []).append((case, output))
+    return list(groups.values())
+
+
+def _severity(output: OutputResult) -> tuple[int, float]:
+    return list(COLOURS).index(output.verdict), (output.needed or 0.0) / max(output.tolerance, 1e-300)
 
 
 def _table(title: str) -> Table:
     return Table(
-        title=title, title_justify="left", title_style="dim", box=None, padding=(0, 2, 0, 0), header_style="bold"
+        title=title, title_justify="left", title_style="dim", box=None, padding=(0, 1, 0, 0), header_style="bold"
     )
 
 
-def _case_row(case: CaseResult, output: OutputResult, three: bool) -> list[str]:
+def _case_row(case: CaseResult, output: OutputResult, count: int, three: bool) -> list[str]:
     parity, mine, theirs = (_of(part, "max_rel") for part in (output.parity, output.artifact, output.eager))
-    cells = [f"{case.kind} {'×'.join(map(str, case.sizes.values()))}"]
+    cells = [_name(case), str(count)]
     if three:
         cells += [_number(case.norm, ".3g"), _number(mine), _number(theirs)]
     top = _of(output.artifact or output.parity, "top1")
     cells += [_number(parity), _number(output.tolerance), "" if top is None else f"{top:.0%}"]
     return [*cells, f"[{COLOURS[output.verdict]}]{output.verdict}[/]"]
+
+
+def _name(case: CaseResult) -> str:
+    return f"{_plain(case.kind)} {'×'.join(map(str, case.sizes.values()))}".strip()
 
 
 def _layer_table(certificate: Certificate) -> Table:

@@ -1,45 +1,121 @@
-"""What an artifact must pass before it gets its name: the eager answers, on its example and at other sizes."""
+"""What an artifact must pass before it gets its name: the judgement of verification, on its example and other sizes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor, nn
 
 from osa_runtime.errors import ExportError, InputError
+from osa_runtime.exporters.eager import Eager, answer_of, oracle_of
 from osa_runtime.exporters.interface import Interface
+from osa_runtime.exporters.layer_norms import norms_by_layer
 from osa_runtime.exporters.runners import Array, Run, eager_runner
-from osa_runtime.parity import compare
+from osa_runtime.parity.certificate import OutputResult
+from osa_runtime.parity.compare import Tolerance
+from osa_runtime.parity.feeds import Case
+from osa_runtime.parity.judgement import Answers, Rules, judge
+from osa_runtime.parity.sensitivity import Spread
+from osa_runtime.parity.signature import Signature
+from osa_runtime.parity.tolerances import relative_tolerance, rounding_move
 
 Axis = tuple[str, int] | None
 
 
-def check_answers(
-    module: nn.Module,
-    run: Run,
-    interface: Interface,
-    outputs: tuple[str, ...],
-    tolerance: float,
-    squarings: object = "auto",
-) -> None:
-    """Compare with eager on the example, then with each dynamic axis at sizes that the capture has not seen.
+@dataclass(frozen=True)
+class Exported:
+    """What was written: how it runs, and what its manifest will say."""
 
-    An axis that became static fails here and is named. ``squarings`` is what the artifact has.
+    run: Run
+    format: str
+    dtype: str
+    depth: int
+    squarings: object = "auto"
+
+    def tolerance(self, norm: float) -> Tolerance:
+        return Tolerance(relative_tolerance(self.format, self.dtype, self.depth, norm))
+
+
+def check_answers(module: nn.Module, exported: Exported, interface: Interface, outputs: tuple[str, ...]) -> None:
+    """Judge the example, then each dynamic axis at sizes that the capture has not seen.
+
+    An axis that became static fails here and is named. ``module`` is the one that was given, in the exported type:
+    eager PyTorch, and in float64 the oracle; eager alone where it does not run in float64.
     """
-    eager = eager_runner(module)
-    for axis, inputs in [(None, interface.examples), *interface.other_sizes()]:
-        expected = eager(inputs)
-        if not all(np.isfinite(x).all() for x in expected):
-            raise _not_finite(interface, axis)
-        actual = _answer(run, inputs, axis)
-        if len(actual) != len(expected):
-            raise ExportError(f"The exported model has {len(actual)} outputs {_at(axis)}, eager has {len(expected)}.")
-        for name, a, b in zip(outputs, actual, expected, strict=True):
-            result = compare(a, b, tolerance)
-            if not result:
-                hint = _too_few(a, squarings)
-                raise ExportError(f"The output '{name}' differs from eager {_at(axis)}: {result.reason}.{hint}")
+    _Acceptance(module, exported, interface, outputs).check()
+
+
+class _Acceptance:
+    def __init__(self, module: nn.Module, exported: Exported, interface: Interface, outputs: tuple[str, ...]) -> None:
+        self.module, self.exported, self.interface, self.outputs = module, exported, interface, outputs
+        self.eager = eager_runner(module)
+        self.oracle = oracle_of(module, interface.names, outputs)
+        self.signature = Signature(interface.input_specs())
+
+    def check(self) -> None:
+        for axis, inputs in [(None, self.interface.examples), *self.interface.other_sizes()]:
+            expected = self.eager(inputs)
+            if not all(np.isfinite(x).all() for x in expected):
+                raise _not_finite(self.interface, axis)
+            actual = _answer(self.exported.run, inputs, axis)
+            if len(actual) != len(expected):
+                raise ExportError(
+                    f"The exported model has {len(actual)} outputs {_at(axis)}, eager has {len(expected)}."
+                )
+            for result in self._judge(inputs, actual, expected):
+                if result.verdict == "fail":
+                    raise self._differs(result, actual, axis)
+                # At another size it is the size that is tried; digits are a matter of the example.
+                if result.verdict == "undecided" and axis is None:
+                    raise self._no_digits(result, inputs)
+
+    def _judge(
+        self, inputs: Sequence[Tensor], actual: Sequence[Array], expected: Sequence[Array]
+    ) -> tuple[OutputResult, ...]:
+        case = self._case(inputs)
+        truth = answer_of(self.oracle, case.feeds)
+        norms = self.oracle.norms if self.oracle is not None and truth is not None else self._norms(inputs)
+        mine, theirs = (dict(zip(self.outputs, values, strict=True)) for values in (actual, expected))
+        spread = None if self.oracle is None or truth is None else _spread(self.oracle, truth, self.exported.dtype)
+        rules = Rules(self.exported.tolerance, self.signature.batch, spread=spread)
+        return judge(case, Answers(mine, theirs, truth, norms), rules, self.outputs).outputs
+
+    def _case(self, inputs: Sequence[Tensor]) -> Case:
+        feeds = {name: x.detach().cpu().numpy() for name, x in zip(self.interface.names, inputs, strict=True)}
+        sizes = {
+            axis: size
+            for spec in self.signature.inputs
+            for axis, size in zip(spec.shape, feeds[spec.name].shape, strict=True)
+            if isinstance(axis, str)
+        }
+        return Case("example", sizes, feeds)
+
+    def _norms(self, inputs: Sequence[Tensor]) -> Array:
+        return np.array([max(norms_by_layer(self.module, inputs).values(), default=0.0)])
+
+    def _differs(self, result: OutputResult, actual: Sequence[Array], axis: Axis) -> ExportError:
+        truth = "float64" if result.artifact is not None else "eager"
+        hint = _too_few(actual[self.outputs.index(result.name)], self.exported.squarings)
+        return ExportError(f"The output '{result.name}' differs from {truth} {_at(axis)}: {result.reason}.{hint}")
+
+    def _no_digits(self, result: OutputResult, inputs: Sequence[Tensor]) -> ExportError:
+        norms = norms_by_layer(self.module, inputs)
+        said = ", ".join(f"{layer or 'the module'} {norm:.3g}" for layer, norm in norms.items())
+        layers = f" ‖S‖ is {said}." if norms else ""
+        wider = "dtype='fp32', " if self.exported.dtype == "fp16" else ""
+        return ExportError(
+            f"The output '{result.name}' has no correct digits in {self.exported.dtype} on the example inputs, not "
+            f"even in eager, so that no export could be checked: {result.reason}.{layers} Use {wider}a smaller scale "
+            "(α) in these layers, or example inputs as the model sees them in use; such a model needs float64, "
+            "for which there is no artifact."
+        )
+
+
+def _spread(oracle: Eager, truth: Mapping[str, Array], dtype: str) -> Callable[[Case], Spread]:
+    amount = rounding_move(dtype)
+    return lambda case: Spread.of(truth, lambda seed: oracle.moved(case.feeds, amount, seed, coarse=False))
 
 
 def _answer(run: Run, inputs: Sequence[Tensor], axis: Axis) -> list[Array]:
@@ -65,4 +141,4 @@ def _too_few(actual: Array, squarings: object) -> str:
     """A graph cannot raise an error where a fixed number of squarings does not suffice: it gives NaN."""
     if squarings in (None, "auto") or np.isfinite(actual).all():
         return ""
-    return f" It has a fixed number of squarings ({squarings}): use more with --squarings, or --squarings auto."
+    return f" It has a fixed number of squarings ({squarings}): use more, or squarings='auto'."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 from typing import Any
 
@@ -13,7 +13,7 @@ from osa_runtime.errors import InputError
 from osa_runtime.exporters.settings import ExportSettings
 from osa_runtime.ops import attention
 from osa_runtime.ops.interception import intercept
-from osa_runtime.ops.scaling import most_squarings, reach
+from osa_runtime.ops.scaling import largest_norm, reach
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,9 @@ class Call:
 
     def largest_norm(self) -> float:
         """The largest ‖S‖ that this call can represent, in whichever form it takes."""
-        return largest_norm(self, lambda approximant, form: reach(approximant, form, False))
-
-
-def largest_norm(call: Call, reach_of: Callable[[str, str], float]) -> float:
-    forms = ("dense", "lowrank") if call.form == "auto" else (call.form,)
-    trips = call.squarings if isinstance(call.squarings, int) else most_squarings(False)
-    return min(reach_of(call.approximant, form) for form in forms) * 2.0**trips
+        forms = ("dense", "lowrank") if self.form == "auto" else (self.form,)
+        squarings = self.squarings if isinstance(self.squarings, int) else -1
+        return min(largest_norm(reach(self.approximant, form, False), squarings, False) for form in forms)
 
 
 def traced_settings(module: nn.Module, inputs: Sequence[Tensor], settings: ExportSettings) -> dict[str, Any]:
@@ -64,6 +60,6 @@ def _check_asked_for(calls: set[Call], settings: ExportSettings) -> None:
             wanted, found = getattr(asked, field.name), getattr(call, field.name)
             if wanted is not None and wanted != found:
                 raise InputError(
-                    f"--{field.name} is {wanted}, but a direct call of orthogonal_attention in your module has {found} "
+                    f"{field.name}={wanted!r}, but a direct call of orthogonal_attention in your module has {found} "
                     f"and cannot be changed for this format ({settings.format}); set it in the call."
                 )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from osa_runtime.artifact import Artifact, sha256
-from osa_runtime.errors import CheckpointError
+from osa_runtime.errors import CheckpointError, InputError
 from osa_runtime.exporters.destination import check_apart
 from osa_runtime.exporters.pipeline import export
 from osa_runtime.models import EncoderConfig, SkiplessEncoder, SkiplessViT, ViTConfig, load_checkpoint
@@ -17,22 +17,27 @@ from osa_runtime.models.checkpoint import (
     CONFIG_FILE,
     WEIGHTS_FILE,
     checkpoint_folder,
+    read_class_names,
     read_description,
     read_standardisation,
 )
 from osa_runtime.pixels import Standardisation
 
 
-def export_checkpoint(checkpoint: str | Path, out: str | Path, *, static: bool = False, **options: Any) -> Artifact:
+def export_checkpoint(
+    checkpoint: str | Path, out: str | Path, *, static: bool = False, pixels: str = "float32", **options: Any
+) -> Artifact:
     """Export the checkpoint in a folder; ``options`` are those of ``export``.
 
     Images have a dynamic batch; sequences a dynamic batch and length, with the mask as an input. ``static`` fixes
-    everything at a batch of 1, and at the full length.
+    everything at a batch of 1, and at the full length. ``pixels="uint8"`` folds the standardisation of pixels into the
+    model, which then takes them as they are stored.
     """
-    check_checkpoint(checkpoint, out)
-    model = load_checkpoint(checkpoint)
+    check_checkpoint(checkpoint, out, pixels)
+    model = load_model(checkpoint, pixels)
+    where = checkpoint_folder(checkpoint)
     args, axes = example_inputs(model, static)
-    source = {"model": type(model).__name__, "sha256": sha256(checkpoint_folder(checkpoint) / WEIGHTS_FILE)}
+    source = {"model": type(model).__name__, "sha256": sha256(where / WEIGHTS_FILE)}
     return export(
         model,
         args,
@@ -41,19 +46,39 @@ def export_checkpoint(checkpoint: str | Path, out: str | Path, *, static: bool =
         output_names=["logits"],
         dynamic_shapes=None if static else axes,
         value_ranges=value_ranges(model),
-        preprocessing=_preprocessing(model, checkpoint_folder(checkpoint)),
+        preprocessing=_preprocessing(model, where),
+        class_names=read_class_names(where),
         source=source,
         **options,
     )
 
 
-def check_checkpoint(checkpoint: str | Path, out: str | Path) -> None:
+def check_checkpoint(checkpoint: str | Path, out: str | Path, pixels: str = "float32") -> None:
     """What can be refused before any weights are read."""
     where = checkpoint_folder(checkpoint)
-    read_description(where)
+    model_class, _ = read_description(where)
+    if pixels not in ("float32", "uint8"):
+        raise InputError(f"pixels={pixels!r}: expected float32 or uint8.")
+    if pixels == "uint8" and model_class is not SkiplessViT:
+        raise InputError(
+            f"pixels='uint8' is for image models, and {where} holds a {model_class.__name__}; leave it out."
+        )
+    if pixels == "uint8" and read_standardisation(where) is None:
+        raise InputError(
+            f"pixels='uint8': {where / CONFIG_FILE} does not say how pixels were standardised in training; save the "
+            "model again, with save_checkpoint(model, folder, standardisation=Standardisation(mean, std, pixels))."
+        )
     if not (where / WEIGHTS_FILE).is_file():
         raise CheckpointError(f"{where / WEIGHTS_FILE} does not exist; copy it beside {CONFIG_FILE}.")
     check_apart(out, where)
+
+
+def load_model(checkpoint: str | Path, pixels: str = "float32") -> SkiplessViT | SkiplessEncoder:
+    """The model, taking pixels of this type where they are images."""
+    model, found = load_checkpoint(checkpoint), read_standardisation(checkpoint_folder(checkpoint))
+    if pixels == "uint8" and isinstance(model, SkiplessViT) and found is not None:
+        model.take_bytes(found.of_bytes)
+    return model
 
 
 def _preprocessing(model: SkiplessViT | SkiplessEncoder, where: Path) -> dict[str, Standardisation]:
@@ -64,10 +89,12 @@ def _preprocessing(model: SkiplessViT | SkiplessEncoder, where: Path) -> dict[st
         raise CheckpointError(
             f"{where / CONFIG_FILE} standardises {len(found.mean)} channels, but the model has {model.config.channels}."
         )
-    return {"images": found}
+    return {"images": found.of_bytes.undone if model.takes_bytes else found}
 
 
 def value_ranges(model: SkiplessViT | SkiplessEncoder) -> dict[str, dict[str, int]]:
+    if isinstance(model, SkiplessViT):
+        return {"images": {"min": 0, "max": model.brightest}} if model.takes_bytes else {}
     vocabulary = getattr(model.config, "vocabulary", None)
     return {} if vocabulary is None else {"tokens": {"min": 0, "max": vocabulary - 1}}
 
@@ -82,6 +109,8 @@ def example_inputs(
     rows = 1 if static else 2
     if isinstance(config, ViTConfig):
         images = torch.randn(rows, config.channels, *config.image_size, generator=generator)
+        if isinstance(model, SkiplessViT) and model.takes_bytes:
+            images = torch.randint(0, model.brightest + 1, images.shape, generator=generator, dtype=torch.uint8)
         return (images,), {"images": {0: batch}}
     assert isinstance(config, EncoderConfig)
     length = config.max_length if static else min(config.max_length, 7)

@@ -18,4 +18,4 @@ def check_apart(out: str | Path, source: str | Path) -> None:
         relation = "lies inside"
     else:
         return
-    raise StorageError(f"--out {out} {relation} the source of the export, {source}; choose a folder of its own.")
+    raise StorageError(f"out={out} {relation} the source of the export, {source}; choose a folder of its own.")

@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx
 
-from osa_runtime.atomic import atomic_file
+from osa_runtime.atomic import atomic_file, check_writable
 from osa_runtime.errors import InputError, MissingDependencyError
 from osa_runtime.exporters.inspection import onnx_file
 from osa_runtime.exporters.layout import Layout, lay_out
@@ -40,6 +40,7 @@ def check_picture_path(path: Path) -> None:
     """Before any work is done: the name must say which format is wanted."""
     if path.suffix.lower() not in FORMATS:
         raise InputError(f"Cannot draw to {path}: expected a name that ends in {' or '.join(FORMATS)}.")
+    check_writable(path)
 
 
 def draw_artifact(artifact: Path, path: Path) -> None:

@@ -6,26 +6,37 @@ import contextlib
 import importlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
 from osa_runtime.errors import ExportError, InputError, MissingDependencyError
+from osa_runtime.pixels import FORMULA, Standardisation
 
 SHAPE_OF_RESULT = "(module, example_inputs, axes), as in (model, (x,), {'x': {0: 'batch'}})"
+FACTS = ("input_names", "output_names", "preprocessing", "value_ranges", "class_names")
 
-Result = tuple[nn.Module, tuple[Tensor, ...], dict[str, Any]]
+
+@dataclass(frozen=True)
+class Built:
+    """What a factory returned. ``facts`` are options of ``export`` that say what inputs and outputs mean."""
+
+    module: nn.Module
+    inputs: tuple[Tensor, ...]
+    axes: Any  # as ``export`` takes ``dynamic_shapes``
+    facts: dict[str, Any]
 
 
-def build(factory: str) -> Result:
+def build(factory: str) -> Built:
     """Import and call package.module:function."""
     with _imports_from_here():
         function = _find(factory)
         try:
             result = function()
         except (Exception, SystemExit) as error:
-            raise ExportError(f"--factory {factory} raised {type(error).__name__}: {error}") from error
+            raise ExportError(f"factory={factory!r} raised {type(error).__name__}: {error}") from error
     return _checked(result, factory)
 
 
@@ -50,14 +61,14 @@ def _imports_from_here() -> Iterator[None]:
 def _find(factory: str) -> Callable[[], Any]:
     module_name, _, name = factory.partition(":")
     if not module_name or not name:
-        raise InputError(f"--factory is {factory!r}, expected package.module:function.")
+        raise InputError(f"factory={factory!r}: expected package.module:function.")
     module = _import(module_name, factory)
     try:
         found = getattr(module, name)
     except AttributeError as error:
-        raise InputError(f"--factory {factory}: {module_name} has no {name!r}.") from error
+        raise InputError(f"factory={factory!r}: {module_name} has no {name!r}.") from error
     if not callable(found):
-        raise InputError(f"--factory {factory} is not a function, but {type(found).__name__}.")
+        raise InputError(f"factory={factory!r} is not a function, but {type(found).__name__}.")
     return found
 
 
@@ -66,23 +77,43 @@ def _import(name: str, factory: str) -> object:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
-            raise InputError(f"--factory {factory}: there is no module {error.name!r}; run from its folder.") from error
+            raise InputError(f"factory={factory!r}: there is no module {error.name!r}; run from its folder.") from error
         raise MissingDependencyError(
-            f"--factory {factory}: {name} imports {error.name!r}, which is not installed."
+            f"factory={factory!r}: {name} imports {error.name!r}, which is not installed."
         ) from error
     except (Exception, SystemExit) as error:
-        raise ExportError(f"--factory {factory}: importing it failed: {type(error).__name__}: {error}") from error
+        raise ExportError(f"factory={factory!r}: importing it failed: {type(error).__name__}: {error}") from error
 
 
-def _checked(result: object, factory: str) -> Result:
-    if not (isinstance(result, tuple) and len(result) == 3 and isinstance(result[0], nn.Module)):
-        raise ExportError(f"--factory {factory} must return {SHAPE_OF_RESULT}, got {_kinds(result)}.")
-    module, inputs, axes = result
+def _checked(result: object, factory: str) -> Built:
+    if not (isinstance(result, tuple) and len(result) in (3, 4) and isinstance(result[0], nn.Module)):
+        raise ExportError(f"factory={factory!r} must return {SHAPE_OF_RESULT}, got {_kinds(result)}.")
+    module, inputs, axes, facts = (*result, {})[:4]
     examples = (inputs,) if isinstance(inputs, Tensor) else inputs
     tensors = isinstance(examples, Sequence) and bool(examples) and all(isinstance(x, Tensor) for x in examples)
-    if not tensors or not (axes is None or isinstance(axes, Mapping)):
-        raise ExportError(f"--factory {factory} must return {SHAPE_OF_RESULT}, got {_kinds(result)}.")
-    return module, tuple(examples), dict(axes or {})
+    if not tensors:
+        raise ExportError(f"factory={factory!r} must return {SHAPE_OF_RESULT}, got {_kinds(result)}.")
+    if not isinstance(facts, Mapping) or not set(facts) <= set(FACTS):
+        given = sorted(map(str, facts)) if isinstance(facts, Mapping) else type(facts).__name__
+        raise ExportError(f"factory={factory!r}: the fourth part may have {', '.join(FACTS)}, got {given}.")
+    return Built(module, tuple(examples), axes, dict(facts) | _pixels(facts, factory))
+
+
+def _pixels(facts: Mapping[str, Any], factory: str) -> dict[str, Any]:
+    """Preprocessing may be given as in a manifest, without the formula, which is always the same."""
+    given = facts.get("preprocessing") or {}
+    try:
+        return {"preprocessing": {name: _standardisation(said) for name, said in given.items()}} if given else {}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ExportError(
+            f"factory={factory!r}: preprocessing is {given!r}, expected {{input: Standardisation}}: {error}."
+        ) from error
+
+
+def _standardisation(said: Any) -> Standardisation:
+    if isinstance(said, Standardisation):
+        return said
+    return Standardisation.from_dict({"formula": FORMULA} | {key: list(value) for key, value in said.items()})
 
 
 def _kinds(result: object) -> str:

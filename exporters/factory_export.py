@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from osa_runtime.artifact import Artifact, sha256
 from osa_runtime.errors import CheckpointError
 from osa_runtime.exporters.destination import check_apart
-from osa_runtime.exporters.factory import build, find
+from osa_runtime.exporters.factory import Built, build, find
 from osa_runtime.exporters.pipeline import export
+from osa_runtime.file_kinds import FileKind, file_kind
+from osa_runtime.recognition import not_a_checkpoint
 
 
 def export_factory(
@@ -20,21 +22,36 @@ def export_factory(
 ) -> Artifact:
     """``factory`` is package.module:function, which returns the module, its example inputs and its dynamic axes."""
     check_factory(factory, weights, out)
-    module, inputs, axes = build(factory)
+    built = load_factory(factory, weights)
     source: dict[str, Any] = {"factory": factory}
     if weights is not None:
-        _fill(module, Path(weights))
         source["sha256"] = sha256(Path(weights))
-    return export(module, inputs, out, dynamic_shapes=None if static else axes, source=source, **options)
+    return export_built(built, out, static=static, source=source, **options)
 
 
-def check_factory(factory: str, weights: str | Path | None, out: str | Path) -> None:
+def export_built(built: Built, out: str | Path, *, static: bool = False, **options: Any) -> Artifact:
+    axes = None if static else built.axes
+    return export(built.module, built.inputs, out, dynamic_shapes=axes, **(built.facts | options))
+
+
+def load_factory(factory: str, weights: str | Path | None) -> Built:
+    """What the factory returns, with its weights."""
+    built = build(factory)
+    if weights is not None:
+        _fill(built.module, Path(weights))
+    return built
+
+
+def check_factory(factory: str, weights: str | Path | None, out: str | Path | None = None) -> None:
     """What can be refused before anything is built."""
     find(factory)
     if weights is not None:
         if not Path(weights).is_file():
-            raise CheckpointError(f"--weights {weights} does not exist.")
-        check_apart(out, weights)
+            raise CheckpointError(f"weights={weights} does not exist.")
+        if file_kind(Path(weights)) is FileKind.PICKLE:
+            raise not_a_checkpoint(Path(weights))
+        if out is not None:
+            check_apart(out, weights)
 
 
 def _fill(module: nn.Module, path: Path) -> None:
@@ -60,7 +77,7 @@ def _read(path: Path) -> dict[str, Tensor]:
         # weights_only: a file of weights is data and must not run code.
         found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise CheckpointError(f"--weights {path} cannot be read as weights: {str(error).splitlines()[0]}") from error
+        raise CheckpointError(f"weights={path} cannot be read as weights: {str(error).splitlines()[0]}") from error
     if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
-        raise CheckpointError(f"--weights {path} holds {type(found).__name__}, expected a state_dict of tensors.")
+        raise CheckpointError(f"weights={path} holds {type(found).__name__}, expected a state_dict of tensors.")
     return found

@@ -55,13 +55,13 @@ def _at_size(module: nn.Module, interface: Interface, axis: tuple[str, int], inp
 
 @contextlib.contextmanager
 def squarings_named(squarings: str | int | None) -> Iterator[None]:
-    """An exponent out of range may be due to the flag rather than to the module."""
+    """An exponent out of range may be due to the setting rather than to the module."""
     try:
         yield
     except ExponentRangeError as error:
         if not isinstance(squarings, int):
             raise
-        raise ExponentRangeError(f"--squarings {squarings} does not suffice for the example inputs: {error}") from error
+        raise ExponentRangeError(f"squarings={squarings} does not suffice for the example inputs: {error}") from error
 
 
 def _tensors(outputs: Any) -> list[Tensor]:
@@ -79,9 +79,14 @@ def _default_names(count: int) -> list[str]:
 
 
 def axis_ranges(interface: Interface) -> dict[str, dict[str, int]]:
-    """The largest size of each dynamic axis that has one."""
-    largest = {name: interface.high(dim) for name, dim in interface.dimensions().items()}
-    return {name: {"max": high} for name, high in largest.items() if high < interface.UNBOUNDED}
+    """The smallest and the largest size of each dynamic axis, where they say something."""
+    ranges: dict[str, dict[str, int]] = {}
+    for name, dim in interface.dimensions().items():
+        low, high = int(getattr(dim, "min", 0) or 0), interface.high(dim)
+        found = ({"min": low} if low > 1 else {}) | ({"max": high} if high < interface.UNBOUNDED else {})
+        if found:
+            ranges[name] = found
+    return ranges
 
 
 def versions() -> dict[str, str]:

@@ -18,6 +18,8 @@ from osa_runtime.exporters.onnx_tensors import count_parameters, input_specs, ou
 from osa_runtime.exporters.operators import FunctionFacts, count_operators, function_facts
 from osa_runtime.exporters.placement import Placement, place
 from osa_runtime.exporters.requirements import expand
+from osa_runtime.file_kinds import NO_MODELS, FileKind, file_kind
+from osa_runtime.recognition import not_an_artifact
 from osa_runtime.runtime.kernels import check_providers, list_kernels
 
 
@@ -57,8 +59,10 @@ def inspect_artifact(path: str | Path, providers: Sequence[str] = ("cpu", "cuda"
     """Look into an exported folder or a bare .onnx file; nothing is run."""
     check_providers(providers)
     path = Path(path)
-    if not path.exists():
-        raise ArtifactError(f"{path} does not exist; expected an exported folder or an .onnx file.")
+    if not path.exists() or (path.is_file() and file_kind(path) in NO_MODELS):
+        raise not_an_artifact(path)
+    if path.is_file() and file_kind(path) in (FileKind.TORCHSCRIPT, FileKind.PT2):
+        raise InputError(f"{path} is {file_kind(path).value}; inspect the folder that it was exported to.")
     artifact = Artifact.open(path) if path.is_dir() else None
     if artifact is not None and artifact.manifest.format != "onnx":
         return _from_manifest(artifact)

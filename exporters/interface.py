@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import ExportError, InputError
-from osa_runtime.exporters.dynamic_axes import check_axes, check_shapes
-
-Axes = Mapping[str, Mapping[int, Any]]
+from osa_runtime.exporters.automatic_axes import resolve
+from osa_runtime.exporters.dynamic_axes import as_torch_takes, read_shapes
 
 DTYPES = {
     torch.float32: "float32",
@@ -43,9 +42,9 @@ class Interface:
             for name, x, axes in zip(self.names, self.examples, self.axes, strict=True)
         )
 
-    def shapes(self) -> tuple[dict[int, Any], ...] | None:
+    def shapes(self, module: nn.Module) -> tuple[Any, ...] | None:
         """The dynamic axes as torch.export takes them; None for a model of fixed shapes."""
-        return self.axes if any(self.axes) else None
+        return as_torch_takes(module, self.axes) if any(self.axes) else None
 
     def dimensions(self) -> dict[str, Any]:
         """Every dynamic axis by its name."""
@@ -98,23 +97,37 @@ def spec(name: str, x: Tensor, axes: Mapping[int, str]) -> TensorSpec:
 
 
 def describe_interface(
-    module: nn.Module, args: Sequence[Tensor], names: Sequence[str] | None, axes: Axes | None
+    module: nn.Module, args: Sequence[Tensor], names: Sequence[str] | None, shapes: Any
 ) -> Interface:
-    """Names from the signature of ``forward`` unless given; axes as {input: {axis: name or torch.export.Dim}}."""
+    """Names from the signature of ``forward`` unless given; axes as torch.export takes them, or by names alone."""
     if not args or not all(isinstance(x, Tensor) for x in args):
         raise InputError(f"Expected example inputs as a tuple of tensors, got {[type(x).__name__ for x in args]}.")
     found = tuple(names) if names is not None else _signature_names(module, len(args))
     if len(found) != len(args) or len(set(found)) != len(found):
         raise InputError(f"Expected {len(args)} distinct input names, one per example input, got {list(found)}.")
-    check_shapes(axes, found)
-    dimensions: dict[str, Any] = {}
-    resolved = tuple(
-        {axis: _dimension(dim, dimensions) for axis, dim in (axes or {}).get(name, {}).items()} for name in found
-    )
-    for name, x, dynamic in zip(found, args, resolved, strict=True):
-        check_axes(name, x, dynamic)
     # torch.export takes the strides of a view for part of the interface, and refuses sizes for which they differ
-    return Interface(found, tuple(x.contiguous() for x in args), resolved)
+    examples = tuple(x.contiguous() for x in args)
+    axes = resolve(module, found, examples, read_shapes(module, found, examples, shapes))
+    return Interface(found, examples, axes)
+
+
+def positional(module: nn.Module, args: Tensor | Sequence[Tensor], kwargs: Mapping[str, Tensor]) -> tuple[Any, ...]:
+    """All inputs in the order of ``forward``, which is also their order in an artifact."""
+    given = (args,) if isinstance(args, Tensor) else args
+    if not isinstance(given, (tuple, list)):
+        raise InputError(f"Expected example inputs as a tensor or a tuple of tensors, got {type(given).__name__}.")
+    if not kwargs:
+        return tuple(given)
+    try:
+        bound = inspect.signature(module.forward).bind(*given, **kwargs)
+    except TypeError as error:
+        raise InputError(f"The example inputs do not fit the module's forward: {error}.") from error
+    if bound.kwargs:
+        raise InputError(
+            f"The inputs {', '.join(bound.kwargs)} cannot be given by position, as an artifact takes them: give those "
+            "before them, too, and no keyword-only ones."
+        )
+    return bound.args
 
 
 def _signature_names(module: nn.Module, count: int) -> tuple[str, ...]:
@@ -122,10 +135,3 @@ def _signature_names(module: nn.Module, count: int) -> tuple[str, ...]:
     if len(parameters) < count or any(p.kind is p.VAR_POSITIONAL for p in parameters[:count]):
         raise InputError("Cannot take input names from forward's signature; pass input_names.")
     return tuple(p.name for p in parameters[:count])
-
-
-def _dimension(dim: Any, known: dict[str, Any]) -> Any:
-    name = dim if isinstance(dim, str) else dim.__name__
-    if name not in known:
-        known[name] = torch.export.Dim(name) if isinstance(dim, str) else dim
-    return known[name]

@@ -107,13 +107,13 @@ def _demand_one(name: str, values: set[str]) -> None:
     if len(values) > 1:
         raise ExportError(
             f"The calls of orthogonal attention in the model ask for different {name}: {', '.join(sorted(values))}. "
-            f"One definition serves a whole ONNX model: make them equal with --{name}."
+            f"One definition serves a whole ONNX model: make them equal with {name}=…"
         )
 
 
 def _trace(module: nn.Module, interface: Interface, calls: Calls) -> ir.Model:
     def program() -> torch.export.ExportedProgram:
-        return torch.export.export(module, interface.examples, dynamic_shapes=interface.shapes())
+        return torch.export.export(module, interface.examples, dynamic_shapes=interface.shapes(module))
 
     with intercept(calls.replacement), torch.no_grad(), quiet(), blame(module, program):
         captured = torch.onnx.export(
@@ -122,7 +122,7 @@ def _trace(module: nn.Module, interface: Interface, calls: Calls) -> ir.Model:
             dynamo=True,
             opset_version=calls.settings.opset,
             input_names=interface.names,
-            dynamic_shapes=interface.shapes(),
+            dynamic_shapes=interface.shapes(module),
             verbose=False,
         )
     assert captured is not None

@@ -14,9 +14,8 @@ from torch import nn
 
 from osa_runtime.artifact import MODEL_FILES
 from osa_runtime.errors import ExportError
-from osa_runtime.exporters.calls import Call, largest_norm
+from osa_runtime.exporters.calls import Call
 from osa_runtime.exporters.functions import DOMAIN, VERSION, FunctionChoice, build_functions
-from osa_runtime.exporters.functions.approximants import function_reach
 from osa_runtime.exporters.interface import Interface
 from osa_runtime.exporters.onnx_capture import capture
 from osa_runtime.exporters.onnx_naming import rename
@@ -123,7 +122,7 @@ def _check(path: Path, choice: FunctionChoice | None, settings: ExportSettings) 
     if wanted != bool(nodes) or wanted != bool(model.functions):
         raise ExportError(
             f"The graph has {nodes} {DOMAIN} nodes and {len(model.functions)} functions, which is not what "
-            f"--functions {settings.functions} promises. Please report this."
+            f"functions={settings.functions!r} promises. Please report this."
         )
 
 
@@ -131,4 +130,4 @@ def _osa_settings(choice: FunctionChoice | None) -> dict[str, object]:
     if choice is None:
         return {}
     call = Call(choice.form, choice.approximant, "auto" if choice.squarings is None else choice.squarings)
-    return asdict(call) | {"largest_norm": largest_norm(call, function_reach)}
+    return asdict(call) | {"largest_norm": call.largest_norm()}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,29 +14,32 @@ from torch import Tensor, nn
 from osa_runtime.artifact import MANIFEST_FILE, MODEL_FILES, Artifact, Manifest, describe_files
 from osa_runtime.atomic import atomic_folder
 from osa_runtime.errors import InputError
-from osa_runtime.exporters.acceptance import check_answers
+from osa_runtime.exporters.acceptance import Exported, check_answers
 from osa_runtime.exporters.calls import traced_settings
+from osa_runtime.exporters.dynamic_axes import spelled_out
 from osa_runtime.exporters.facts import axis_ranges, describe_outputs, squarings_named, versions
 from osa_runtime.exporters.folding import in_type, prepared
-from osa_runtime.exporters.interface import Axes, Interface, describe_interface
+from osa_runtime.exporters.interface import Interface, describe_interface, positional
 from osa_runtime.exporters.onnx_export import export_onnx
 from osa_runtime.exporters.progress import Listener, Progress
 from osa_runtime.exporters.pt2_export import export_pt2
+from osa_runtime.exporters.recorded import record
 from osa_runtime.exporters.runners import artifact_runner
 from osa_runtime.exporters.settings import DEFAULT_OPSET, ExportSettings
 from osa_runtime.exporters.torchscript_export import export_torchscript
+from osa_runtime.manifest_checks import check_class_names, check_preprocessing, check_value_ranges
 from osa_runtime.nn.depth import rounding_depth
-from osa_runtime.parity import relative_tolerance
 from osa_runtime.pixels import Standardisation
 
 
 def export(
     module: nn.Module,
-    args: Sequence[Tensor],
+    args: Tensor | Sequence[Tensor],
     out: str | Path,
     *,
+    kwargs: Mapping[str, Tensor] | None = None,
     format: str = "onnx",
-    dynamic_shapes: Axes | None = None,
+    dynamic_shapes: Any = None,
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
     opset: int = DEFAULT_OPSET,
@@ -47,18 +51,23 @@ def export(
     external_data: bool = False,
     value_ranges: Mapping[str, Mapping[str, int]] | None = None,
     preprocessing: Mapping[str, Standardisation] | None = None,
+    class_names: Sequence[str] | None = None,
     replace: bool = False,
+    checked: bool = True,
     source: Mapping[str, Any] | None = None,
     progress: Listener | None = None,
 ) -> Artifact:
     """Write ``module`` to the folder ``out`` and return the artifact.
 
     Args:
-        args: example inputs; dynamic axes need a size of 2 or more in them.
-        dynamic_shapes: {input name: {axis: name, or a torch.export.Dim with its range}}; the rest is fixed.
+        args, kwargs: example inputs, a single tensor or several; dynamic axes need a size of 2 or more in them.
+        dynamic_shapes: {input name: {axis: name, or a torch.export.Dim with its range}}, or any other spelling that
+            torch.export takes; the rest is fixed. Dim.AUTO and Dim.DYNAMIC get names in the manifest.
         value_ranges: {input name: {"min": 0, "max": 9}}, for inputs that hold ids; goes into the manifest.
         preprocessing: {input name: Standardisation}, what is done to pixels before the module sees them; it goes into
             the manifest, and `osa run` and the server's page then treat pictures so.
+        class_names: of the last axis of the logits (the output of that name, or the first); goes into the manifest.
+        checked: False leaves out the comparison with eager, for who compares the artifact by other means.
         form, approximant, squarings: for all attention layers; None leaves what the module says.
         progress: called as (step, None) when a step starts and (step, seconds) when it is done.
 
@@ -68,21 +77,27 @@ def export(
     settings = ExportSettings(format, opset, dtype, functions, form, approximant, squarings, external_data)
     steps = Progress(progress)
     with steps.step("prepare the module"), torch.no_grad(), squarings_named(settings.squarings):
-        _check_types(module, args, settings.dtype)
+        inputs = positional(module, args, kwargs or {})
+        shapes = spelled_out(module, inputs, dynamic_shapes)
+        _check_types(module, inputs, settings.dtype)
         ready = prepared(module, settings)
-        interface = describe_interface(ready, _in_type(args, settings.dtype), input_names, dynamic_shapes)
+        interface = describe_interface(ready, _in_type(inputs, settings.dtype), input_names, shapes)
         outputs = describe_outputs(ready, interface, output_names)
-        _check_names(preprocessing or {}, interface)
+        with _as_input_errors():
+            check_value_ranges(value_ranges or {}, interface.input_specs())
+            check_preprocessing(preprocessing or {}, interface.input_specs())
+            check_class_names(class_names or (), outputs)
     names = tuple(output.name for output in outputs)
     with atomic_folder(out, replace=replace, marker=MANIFEST_FILE) as folder:
         osa, attentions = _write(ready, interface, names, settings, folder, steps)
-        with steps.step("check the answers"):
-            path = folder / MODEL_FILES[settings.format]
-            tolerance = relative_tolerance(settings.format, settings.dtype, rounding_depth(ready))
-            # Eager is the module as it was given: a mistake in folding must show, too.
-            eager = in_type(copy.deepcopy(module).eval(), settings)
-            run = artifact_runner(path, settings.format, interface.names)
-            check_answers(eager, run, interface, names, tolerance, osa.get("squarings"))
+        if checked:
+            with steps.step("check the answers"):
+                path = folder / MODEL_FILES[settings.format]
+                # Eager is the module as it was given: a mistake in folding must show, too.
+                eager = in_type(copy.deepcopy(module).eval(), settings)
+                run = artifact_runner(path, settings.format, interface.names)
+                written = Exported(run, settings.format, settings.dtype, rounding_depth(ready), osa.get("squarings"))
+                check_answers(eager, written, interface, names)
         manifest = Manifest(
             format=settings.format,
             inputs=interface.input_specs(),
@@ -100,6 +115,8 @@ def export(
             files=describe_files(folder),
             source=dict(source or {}),
             versions=versions(),
+            class_names=tuple(class_names or ()),
+            export=record(settings, interface),
         )
         (folder / MANIFEST_FILE).write_text(manifest.to_json(), encoding="utf-8")
     return Artifact.open(out)
@@ -129,17 +146,18 @@ def _check_types(module: nn.Module, args: Sequence[Tensor], dtype: str) -> None:
         return  # everything is converted
     wide = [name for name, parameter in module.named_parameters() if parameter.dtype == torch.float64]
     if wide:
-        raise InputError(f"--dtype fp32: the module has float64 parameters ({wide[0]}); call module.float().")
+        raise InputError(f"dtype='fp32': the module has float64 parameters ({wide[0]}); call module.float().")
     for index, x in enumerate(args):
         if isinstance(x, Tensor) and x.dtype == torch.float64:
-            raise InputError(f"--dtype fp32: the example input {index} has float64 values; call x.float().")
+            raise InputError(f"dtype='fp32': the example input {index} has float64 values; call x.float().")
 
 
-def _check_names(preprocessing: Mapping[str, Standardisation], interface: Interface) -> None:
-    """What is said of an input that does not exist would be lost without a word."""
-    for name in preprocessing:
-        if name not in interface.names:
-            raise InputError(f"preprocessing names the input {name!r}; the module takes {', '.join(interface.names)}.")
+@contextlib.contextmanager
+def _as_input_errors() -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise InputError(f"{error}.") from error
 
 
 def _in_type(args: Sequence[Tensor], dtype: str) -> tuple[Tensor, ...]:

@@ -20,7 +20,7 @@ def export_pt2(module: nn.Module, interface: Interface, folder: Path, progress: 
     def capture() -> torch.export.ExportedProgram:
         # Branches are compiled on the way, and their cache would pass on the sizes of an earlier export as guards.
         torch.compiler.reset()
-        return torch.export.export(module, interface.examples, dynamic_shapes=interface.shapes())
+        return torch.export.export(module, interface.examples, dynamic_shapes=interface.shapes(module))
 
     with progress.step("capture the graph"), torch.no_grad(), quiet(), blame(module, capture):
         program = capture()

@@ -25,34 +25,34 @@ class ExportSettings:
     external_data: bool = False
 
     def __post_init__(self) -> None:
-        _one_of("--format", self.format, tuple(MODEL_FILES))
-        _one_of("--dtype", self.dtype, ("fp32", "fp16"), bf16=self.dtype in ("bf16", "bfloat16"))
-        _one_of("--functions", self.functions, ("keep", "inline"))
-        _one_of("--form", self.form, (None, "auto", "dense", "lowrank"))
-        _one_of("--approximant", self.approximant, (None, "taylor", "pade"))
+        _one_of("format", self.format, tuple(MODEL_FILES))
+        _one_of("dtype", self.dtype, ("fp32", "fp16"), bf16=self.dtype in ("bf16", "bfloat16"))
+        _one_of("functions", self.functions, ("keep", "inline"))
+        _one_of("form", self.form, (None, "auto", "dense", "lowrank"))
+        _one_of("approximant", self.approximant, (None, "taylor", "pade"))
         if self.opset not in OPSETS:
             raise InputError(
-                f"--opset is {self.opset}, expected {OPSETS[0]} to {OPSETS[-1]}; "
+                f"opset={self.opset}: expected {OPSETS[0]} to {OPSETS[-1]}; "
                 f"{DEFAULT_OPSET} is read by every runtime that we know."
             )
         self._check_onnx_only()
         fixed = isinstance(self.squarings, int) and not isinstance(self.squarings, bool)
         if self.squarings not in (None, "auto") and not (fixed and 0 <= int(self.squarings) <= 20):
-            raise InputError(f"--squarings is {self.squarings!r}, expected auto or a whole number from 0 to 20.")
+            raise InputError(f"squarings={self.squarings!r}: expected auto or a whole number from 0 to 20.")
 
     def _check_onnx_only(self) -> None:
-        """A flag that would be ignored is refused."""
+        """An argument that would be ignored is refused."""
         given = {
-            f"--opset {self.opset}": self.opset != DEFAULT_OPSET,
-            f"--functions {self.functions}": self.functions != "keep",
-            "--external-data": self.external_data,
+            f"opset={self.opset}": self.opset != DEFAULT_OPSET,
+            f"functions={self.functions!r}": self.functions != "keep",
+            "external_data=True": self.external_data,
         }
-        for flag in (flag for flag, present in given.items() if present and self.format != "onnx"):
-            raise InputError(f"{flag} is only for ONNX, but --format is {self.format}; leave it out.")
+        for argument in (argument for argument, present in given.items() if present and self.format != "onnx"):
+            raise InputError(f"{argument} is for format='onnx' only, not for {self.format}; leave it out.")
 
 
-def _one_of(flag: str, value: object, choices: tuple[object, ...], bf16: bool = False) -> None:
+def _one_of(name: str, value: object, choices: tuple[object, ...], bf16: bool = False) -> None:
     if value not in choices:
         hint = " ONNX Runtime's CPU provider has no bf16 kernels; use fp16 or fp32." if bf16 else ""
-        names = ", ".join(str(choice) for choice in choices if choice is not None)
-        raise InputError(f"{flag} is {value!r}, expected one of {names}.{hint}")
+        known = ", ".join(str(choice) for choice in choices if choice is not None)
+        raise InputError(f"{name}={value!r}: expected one of {known}.{hint}")

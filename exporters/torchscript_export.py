@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from osa_runtime.errors import ExportError
 from osa_runtime.exporters.blame import reason
 from osa_runtime.exporters.progress import Progress
 from osa_runtime.exporters.quiet import quiet
+from osa_runtime.exporters.script_archive import rewrite
 
 
 def export_torchscript(module: nn.Module, folder: Path, progress: Progress) -> None:
@@ -22,8 +22,10 @@ def export_torchscript(module: nn.Module, folder: Path, progress: Progress) -> N
         scripted = _script(module)
     with progress.step("write the model"), quiet():
         path = folder / MODEL_FILES["torchscript"]
-        scripted.save(str(path))
-        _remove_debug_records(path)
+        whole = path.with_suffix(".whole")
+        scripted.save(str(whole))
+        rewrite(whole, path)
+        whole.unlink()
 
 
 def _script(module: nn.Module) -> torch.jit.ScriptModule:
@@ -48,14 +50,3 @@ def _failures(module: nn.Module) -> Iterator[tuple[str, str]]:
                 torch.jit.script(layer)
             except Exception as error:  # noqa: BLE001 - any failure counts
                 yield path, reason(error)
-
-
-def _remove_debug_records(path: Path) -> None:
-    """Drop the optional records that map the code back to source files: they hold paths of this machine."""
-    whole = path.with_suffix(".whole")
-    path.rename(whole)
-    with zipfile.ZipFile(whole) as source, zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as target:
-        for entry in source.infolist():
-            if not entry.filename.endswith(".debug_pkl"):
-                target.writestr(entry.filename, source.read(entry))
-    whole.unlink()

@@ -26,6 +26,7 @@ from osa_runtime.errors import (
 )
 
 if TYPE_CHECKING:
+    from osa_runtime.evaluation import Evaluation, evaluate
     from osa_runtime.models import (
         EncoderConfig,
         SkiplessEncoder,
@@ -56,6 +57,8 @@ _HOME_OF = {
     "Standardisation": "osa_runtime.pixels",
     "Session": "osa_runtime.runtime.session",
     "load": "osa_runtime.runtime.session",
+    "Evaluation": "osa_runtime.evaluation",
+    "evaluate": "osa_runtime.evaluation",
     "VerifyOptions": "osa_runtime.verification",
     "compare_artifacts": "osa_runtime.verification",
     "verify": "osa_runtime.verification",
@@ -82,8 +85,10 @@ __all__ = [
     "Session",
     "load",
     # proving that they are right
+    "Evaluation",
     "VerifyOptions",
     "compare_artifacts",
+    "evaluate",
     "verify",
     # errors
     "ArtifactError",

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from osa_runtime.errors import ArtifactError
+from osa_runtime.external_data import external_files
+from osa_runtime.manifest_checks import check_manifest
 from osa_runtime.pixels import Standardisation
 
 VERSION = 1
@@ -55,6 +57,8 @@ class Manifest:
     source: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     quantization: dict[str, Any] = field(default_factory=dict)  # what was stored in fewer bits, how, and from what
+    class_names: tuple[str, ...] = ()  # of the last axis of the logits, for models that classify
+    export: dict[str, Any] = field(default_factory=dict)  # what else was asked for, so that the export can be repeated
 
     def to_json(self) -> str:
         return json.dumps({"version": VERSION} | dataclasses.asdict(self), indent=2, ensure_ascii=False) + "\n"
@@ -64,9 +68,10 @@ class Manifest:
         fields = self.preprocessing.get(name)
         return Standardisation.from_dict(fields) if fields else None
 
-    def preprocessing_parameters(self) -> dict[str, str]:
-        """The same for model configurations, whose parameters are texts."""
-        return {f"preprocessing.{name}": json.dumps(fields) for name, fields in self.preprocessing.items()}
+    def configuration_parameters(self) -> dict[str, str]:
+        """What clients may want to know, for model configurations, whose parameters are texts."""
+        found = {f"preprocessing.{name}": json.dumps(fields) for name, fields in self.preprocessing.items()}
+        return found | ({"class_names": json.dumps(self.class_names, ensure_ascii=False)} if self.class_names else {})
 
     @classmethod
     def from_json(cls, text: str, where: str) -> Manifest:
@@ -78,11 +83,12 @@ class Manifest:
             raise ArtifactError(f"{where} is not a manifest of version {VERSION}; export the model again.")
         try:
             for key in ("inputs", "outputs"):
-                fields[key] = tuple(_spec(item) for item in fields[key])
-            fields["attentions"] = tuple(_call(item) for item in fields.get("attentions", ()))
+                fields[key] = tuple(_spec(item) for item in _listed(fields[key], key))
+            fields["attentions"] = tuple(_call(item) for item in _listed(fields.get("attentions", []), "attentions"))
+            fields["class_names"] = tuple(_listed(fields.get("class_names", []), "class_names"))
             manifest = cls(**fields)
-            _check_types(manifest)
-        except (TypeError, KeyError, ValueError) as error:
+            check_manifest(manifest)
+        except (TypeError, KeyError, ValueError, OverflowError, RecursionError) as error:
             raise ArtifactError(f"{where} lacks or misspells a field ({error}); export the model again.") from error
         if manifest.format not in MODEL_FILES:
             raise ArtifactError(f"{where} names the format {manifest.format!r}, expected {', '.join(MODEL_FILES)}.")
@@ -91,10 +97,11 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Artifact:
-    """An exported folder."""
+    """An exported folder. ``manifest_sha256`` is the hash of the very bytes that ``manifest`` was read from."""
 
     folder: Path
     manifest: Manifest
+    manifest_sha256: str
 
     @property
     def model_path(self) -> Path:
@@ -104,19 +111,22 @@ class Artifact:
     def open(cls, folder: str | Path) -> Artifact:
         """Read the manifest of an exported folder. The model file itself is not read."""
         path = Path(folder) / MANIFEST_FILE
+        if not path.is_file():
+            from osa_runtime.recognition import not_an_artifact
+
+            raise not_an_artifact(Path(folder))
         try:
-            text = path.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            raise ArtifactError(f"{path} does not exist; expected a folder that `osa export` wrote.") from None
+            content = path.read_bytes()
+            text = content.decode("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ArtifactError(f"{path} cannot be read: {error}") from error
-        artifact = cls(Path(folder), Manifest.from_json(text, str(path)))
+        artifact = cls(Path(folder), Manifest.from_json(text, str(path)), hashlib.sha256(content).hexdigest())
         if not artifact.model_path.is_file():
             raise ArtifactError(f"{artifact.model_path} does not exist, but {MANIFEST_FILE} names it.")
         return artifact
 
     def check_files(self) -> None:
-        """Compare every file with the hash in the manifest."""
+        """Compare every file with the hash in the manifest, which must name all files that the model is read from."""
         if self.model_path.name not in self.manifest.files:
             raise ArtifactError(
                 f"{self.folder / MANIFEST_FILE} has no hash of {self.model_path.name}; export it again."
@@ -127,6 +137,12 @@ class Artifact:
                 raise ArtifactError(f"{path} does not exist, but {MANIFEST_FILE} names it.")
             if sha256(path) != expected.get("sha256"):
                 raise ArtifactError(f"{path} is not the file that was exported: its hash differs from the manifest's.")
+        more = external_files(self.model_path) - self.manifest.files.keys() if self.manifest.format == "onnx" else ()
+        for name in sorted(more):
+            raise ArtifactError(
+                f"{self.model_path} takes weights from {name!r}, which {MANIFEST_FILE} does not list, so they may be "
+                "any. Export the model again."
+            )
 
 
 def describe_files(folder: Path) -> dict[str, dict[str, Any]]:
@@ -146,39 +162,18 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _check_types(manifest: Manifest) -> None:
-    """What others rely on without looking: a manifest may come from anywhere."""
-    for name in ("axes", "values"):
-        found = getattr(manifest, name)
-        ranges = found.values() if isinstance(found, dict) else [None]
-        if not all(isinstance(r, dict) and all(type(size) is int for size in r.values()) for r in ranges):
-            raise TypeError(f"{name} must map names to ranges of whole numbers")
-    if not isinstance(manifest.preprocessing, dict):
-        raise TypeError("preprocessing must map names of inputs to what is done to their pixels")
-    for fields in manifest.preprocessing.values():
-        Standardisation.from_dict(fields)
-    entries = manifest.files.values() if isinstance(manifest.files, dict) else [None]
-    if not all(isinstance(entry, dict) for entry in entries):
-        raise TypeError("files must map names to their size and hash")
-    for name in ("osa", "source", "versions", "quantization"):
-        if not isinstance(getattr(manifest, name), dict):
-            raise TypeError(f"{name} must be an object")
-    if not isinstance(manifest.format, str):
-        raise TypeError("format must be a name")
+def _listed(value: Any, name: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError(f"{name} must be a list")
+    return value
 
 
 def _spec(item: dict[str, Any]) -> TensorSpec:
-    shape = tuple(item["shape"])
-    if not all(isinstance(axis, (int, str)) for axis in shape):
-        raise ValueError(f"axes of {item['name']} must be numbers or names")
-    return TensorSpec(str(item["name"]), str(item["dtype"]), shape)
+    return TensorSpec(item["name"], item["dtype"], tuple(_listed(item["shape"], "shape")))
 
 
 def _call(item: dict[str, Any]) -> dict[str, Any]:
-    names = [item["name"], item["output"], *item["inputs"]]
-    if len(item["inputs"]) not in (4, 5) or not all(isinstance(name, str) for name in names):
+    if len(_listed(item["inputs"], "inputs")) not in (4, 5):
         raise ValueError("an attention must have a name, an output, and the inputs q, k, v, scale and mask")
-    known = {"name": item["name"], "inputs": list(item["inputs"]), "output": item["output"]}
-    if not isinstance(item.get("squarings", ""), str):
-        raise ValueError("squarings of an attention must be the name of a value")
+    known = {"name": item["name"], "inputs": item["inputs"], "output": item["output"]}
     return known | {key: item[key] for key in ("scale", "squarings") if key in item}

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from osa_runtime.errors import StorageError
+from osa_runtime.errors import InputError, StorageError
 
 RETIRED = ".old"
 
@@ -72,12 +72,32 @@ def atomic_folder(path: str | os.PathLike[str], *, replace: bool = False, marker
         _remove(retired)
 
 
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Raise where ``atomic_file`` would, before there is anything to write; nothing is left behind."""
+    target = Path(path)
+    _check_place(target)
+    if target.is_dir():
+        raise InputError(f"{target} is a folder; expected the name of a file.")
+
+
+def _check_place(target: Path) -> None:
+    """Whether there can be a temporary next to the target, or where its folder will be made."""
+    with _storage_errors(target):
+        existing = next(folder for folder in target.absolute().parents if folder.exists())
+        handle, name = tempfile.mkstemp(prefix=_prefix(target), dir=existing)
+        os.close(handle)
+        os.unlink(name)
+
+
 def check_replaceable(target: Path, *, replace: bool, marker: str | None) -> None:
     """Raise where ``atomic_folder`` would: on what exists and may not be, or is not ours to be, replaced."""
+    _check_place(target)
     if not target.exists():
         return
     if not replace:
-        raise StorageError(f"{target} exists already; choose another folder, or say that it may be replaced (--force).")
+        raise StorageError(
+            f"{target} exists already; choose another folder, or say that it may be replaced (replace=True)."
+        )
     if not target.is_dir():
         raise StorageError(f"{target} is a file, expected a folder; files are never replaced. Choose another name.")
     if any(target.iterdir()) and not (marker and (target / marker).is_file()):

@@ -34,13 +34,45 @@ class Standardisation:
 
     def __str__(self) -> str:
         (low, high), mean, std = self.pixels, _text(self.mean), _text(self.std)
-        return f"{low:g}…{high:g}, then (pixel - {mean}) / {std}"
+        return f"{low:g}…{high:g}, " + ("as they are" if self.is_identity else f"then (pixel - {mean}) / {std}")
+
+    @property
+    def is_identity(self) -> bool:
+        return set(self.mean) == {0.0} and set(self.std) == {1.0}
+
+    @property
+    def of_bytes(self) -> Standardisation:
+        """The same for pixels in bytes: in their own units where these are whole numbers, as 0…16, else 0…255."""
+        low, high = map(float, self.pixels)
+        if low >= 0 and 1 < high <= 255 and low.is_integer() and high.is_integer():
+            # What was trained on need not reach white; a scale of its own, as 0…16, is one that others do not reach.
+            return Standardisation(self.mean, self.std, (0.0, 255.0 if high > 127 else high))
+        unit = 255.0 / (high - low)
+        return Standardisation(
+            tuple((mean - low) * unit for mean in self.mean), tuple(std * unit for std in self.std), (0.0, 255.0)
+        )
+
+    @property
+    def undone(self) -> Standardisation:
+        """What is left for clients of a model that standardises by itself: nothing but the range."""
+        return Standardisation((0.0,) * len(self.mean), (1.0,) * len(self.std), self.pixels)
 
     def apply(self, picture: NDArray[Any]) -> NDArray[Any]:
         """A picture (height, width, channels) in 0…1, as the model wants it."""
         low, high = self.pixels
         stored: NDArray[Any] = low + picture * (high - low)
         return (stored - np.array(self.mean)) / np.array(self.std)
+
+    def standardise(self, stored: NDArray[Any]) -> NDArray[np.float32]:
+        """Images (…, channels) in the units of ``pixels``, as training computes them: in float32."""
+        mean, std = (np.array(numbers).astype(np.float32) for numbers in (self.mean, self.std))
+        scaled: NDArray[np.float32] = (stored.astype(np.float32) - mean) / std
+        return scaled
+
+    def inputs(self, picture: NDArray[Any], dtype: str) -> NDArray[Any]:
+        """``apply``, in the type of the model's input: whole numbers are rounded to."""
+        applied = self.apply(picture)
+        return (applied if np.dtype(dtype).kind == "f" else np.rint(applied)).astype(dtype)
 
     def as_dict(self) -> dict[str, Any]:
         return {

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -43,6 +43,16 @@ def installed_copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with zipfile.ZipFile(source / "dist" / built.stdout.split()[-1]) as wheel:
         wheel.extractall(unpacked)
     return unpacked
+
+
+@pytest.fixture(scope="session", autouse=True)
+def made_exports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The processes of one run share their exports."""
+    from made_once import kept_in
+
+    base = tmp_path_factory.getbasetemp()
+    with kept_in((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "exports"):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -51,7 +51,7 @@ class MixedLoad:
 
     def _request(self, body: bytes, extra: str = "", announced: int | None = None) -> bytes:
         size = len(body) if announced is None else announced
-        return f"POST {self._path} HTTP/1.1\r\nhost: x\r\ncontent-length: {size}\r\n{extra}\r\n".encode() + body
+        return f"POST {self._path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {size}\r\n{extra}\r\n".encode() + body
 
     async def _answer(self, reader: Reader) -> tuple[int, dict[str, str], bytes]:
         head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")

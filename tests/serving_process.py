@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -33,7 +34,7 @@ class ServerProcess:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         ready = self.wait_for("ready")
-        self.http, self.grpc = ready["http"], ready["grpc"]
+        self.http, self.grpc = ready["http"], ready.get("grpc", "")
         self.url = f"http://{self.http}"
 
     def _read(self) -> None:
@@ -49,12 +50,15 @@ class ServerProcess:
             self.events.append({"event": "end of log"})
             self._changed.notify_all()
 
-    def wait_for(self, event: str, seconds: float = 60, **fields: Any) -> dict[str, Any]:
-        """The first event of this name with these fields; an assertion when the server ends without it."""
+    def count(self, event: str) -> int:
+        return sum(entry["event"] == event for entry in self.events)
+
+    def wait_for(self, event: str, seconds: float = 60, after: int = 0, **fields: Any) -> dict[str, Any]:
+        """The first event of this name with these fields, beyond some; an assertion when the server ends without."""
 
         def found() -> dict[str, Any] | None:
             wanted = {"event": event} | fields
-            return next((e for e in self.events if wanted.items() <= e.items()), None)
+            return next(itertools.islice((e for e in self.events if wanted.items() <= e.items()), after, None), None)
 
         def settled() -> bool:
             return bool(found() or (self.events and self.events[-1]["event"] == "end of log"))

@@ -7,13 +7,16 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
-from osa_runtime.exporters import export_checkpoint
+from made_once import export_checkpoint
+from osa_runtime.exporters import export
 from osa_runtime.models import EncoderConfig, SkiplessEncoder, SkiplessViT, ViTConfig, load_checkpoint, save_checkpoint
 
 SIZES = {"dim": 16, "depth": 1, "heads": 2, "alpha": 0.3}
 FORMATS = ("onnx", "torchscript", "pt2")
 MODELS = ("vit", "encoder")
+CLASSES = ("cat", "dog", "ox")
 
 
 def export_small(home: Path, model: str, kind: str) -> Path:
@@ -27,6 +30,13 @@ def export_small(home: Path, model: str, kind: str) -> Path:
     if not folder.exists():
         export_checkpoint(checkpoint, folder, format=kind)
     return folder
+
+
+def export_named(folder: Path) -> Path:
+    """A classifier of four features, whose classes have names."""
+    axes, examples = {"input": {0: "batch"}}, (torch.zeros(2, 4),)
+    model = nn.Linear(4, 3)
+    return export(model, examples, folder, dynamic_shapes=axes, output_names=["logits"], class_names=CLASSES).folder
 
 
 def feeds(model: str, batch: int = 3, tokens: int = 5) -> dict[str, NDArray[np.generic]]:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from osa_runtime.artifact import Artifact, Manifest, TensorSpec, describe_files
-from osa_runtime.errors import ArtifactError
+from osa_runtime.errors import ArtifactError, InputError
+from osa_runtime.parity.feeds import make_feeds, sweep
+from osa_runtime.parity.signature import Signature
+from osa_runtime.parity.tolerances import relative_tolerance
+from osa_runtime.pixels import Standardisation
+from osa_runtime.runtime.calibrated_ranges import CalibratedRanges
+from osa_runtime.runtime.squarings import counted_layers
 
 
 @pytest.fixture
@@ -57,7 +68,7 @@ def test_a_file_outside_the_folder_is_not_touched(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda f: (f / "manifest.json").unlink(), "expected a folder that `osa export` wrote"),
+        (lambda f: (f / "manifest.json").unlink(), "has a model file but no manifest.json; give the file itself"),
         (lambda f: (f / "model.onnx").unlink(), "does not exist, but manifest.json names it"),
         (lambda f: (f / "manifest.json").write_text("{"), "not valid JSON"),
         (lambda f: (f / "manifest.json").write_bytes(b"\xff\xfe\x00"), "cannot be read"),
@@ -74,3 +85,117 @@ def test_damage_is_named(folder: Path, damage: object, message: str) -> None:
     damage(folder)  # type: ignore[operator]
     with pytest.raises(ArtifactError, match=message):
         Artifact.open(folder)
+
+
+PIXELS = {"formula": "(pixel - mean) / std", "mean": [0.5], "std": [0.25], "pixels": [0.0, 1.0]}
+CALL = {"name": "a", "inputs": ["q", "k", "v", "s"], "output": "o", "squarings": "n", "scale": [0.1, 0.2]}
+FULL = Manifest(
+    format="onnx",
+    inputs=(TensorSpec("images", "float32", ("batch", 1, 4, 4)), TensorSpec("ids", "int64", ("batch", "tokens"))),
+    outputs=(TensorSpec("logits", "float32", ("batch", 2)),),
+    parameters=7,
+    axes={"tokens": {"min": 2, "max": 9}},
+    values={"ids": {"min": 0, "max": 10}},
+    preprocessing={"images": PIXELS},
+    dtype="w8a8",
+    depth=3,
+    opset=18,
+    functions="keep",
+    osa={"form": "dense", "approximant": "taylor", "squarings": 4, "largest_norm": 8.0},
+    attentions=(CALL,),
+    files={"model.onnx": {"size": 5, "sha256": "0"}},
+    source={"model": "SkiplessViT", "sha256": "0"},
+    versions={"torch": "2.13.0"},
+    quantization={
+        "weights": "int8",
+        "weight_bits": 7,
+        "activations": "static",
+        "quantized": 1,
+        "kept": ["head"],
+        "source": {"model.onnx": "0"},
+        "versions": {"onnx": "1.23.2"},
+        "calibration": {"examples": 3, "ranges": {"images": [0.0, 1.0]}},
+        "activation_ranges": {"x": [0.0, 1.0]},
+        "deviation": {"logits": {"max_rel": 0.1, "rms": 0.1, "top1": None}},
+    },
+    class_names=("cat", "dog"),
+    export={
+        "form": None,
+        "approximant": "taylor",
+        "squarings": 4,
+        "external_data": False,
+        "examples": {"images": [2, 1, 4, 4], "ids": [2, 5]},
+        "smallest": {"batch": 1},
+    },
+)
+ODD = [None, True, -1, 0, 10**30, 1.5, float("inf"), float("nan"), "", "a", [], [[]], ["a"], {}, {"a": []}, {"min": 5}]
+
+
+def changed_everywhere(value: Any, odd: Any) -> Iterator[Any]:
+    """The value with one of its parts, at any depth, replaced by another."""
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in list(parts):
+        for changed in (odd, *changed_everywhere(inner, odd)):
+            copy = value.copy()
+            copy[key] = changed
+            yield copy
+
+
+def use(manifest: Manifest) -> None:
+    """As verification, the server and the command line do before they run a model."""
+    pixels = {name: Standardisation.from_dict(fields) for name, fields in manifest.preprocessing.items()}
+    signature = Signature(manifest.inputs, manifest.axes, manifest.values, pixels)
+    with contextlib.suppress(InputError):  # inputs that are too large, say
+        next(iter(sweep(signature, batches=[1])))
+        for kind in ("pixels", "strokes"):
+            make_feeds(signature, kind, {axis: signature.least(axis) for axis in signature.names}, 0)
+    relative_tolerance(manifest.format, manifest.dtype, manifest.depth or 1, float(manifest.osa.get("largest_norm", 1)))
+    for call in manifest.attentions:
+        np.asarray(call.get("scale", 1.0), np.float32)
+    _ = f"{manifest.parameters:,}", manifest.parameters < 7, manifest.configuration_parameters()
+    assert isinstance(counted_layers(manifest), dict)
+    CalibratedRanges(manifest).beyond({"images": np.ones((1, 1, 4, 4))})
+    json.loads(manifest.to_json())
+
+
+@pytest.mark.parametrize("odd", ODD, ids=repr)
+def test_a_manifest_is_usable_or_refused(odd: object) -> None:
+    refused, cases = 0, list(changed_everywhere(json.loads(FULL.to_json()), odd))
+    for fields in cases:
+        try:
+            manifest = Manifest.from_json(json.dumps(fields), "manifest.json")
+        except ArtifactError as error:
+            assert len(str(error)) < 500  # noqa: PT017 - one of two good ends
+            refused += 1
+        else:
+            use(manifest)
+    assert len(cases) > 100
+    assert refused > len(cases) // 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"osa": {"largest_norm": "a"}}, "osa is .*'a'.*, expected form"),
+        ({"osa": {"largest_norm": None}}, "osa is"),
+        ({"values": {"y": {"min": 0, "max": 3}}}, "values has a range of 'y'"),
+        ({"quantization": {"versions": 5}}, "quantization is .*, expected what `osa quantize` writes"),
+        ({"dtype": "fp8"}, "dtype is 'fp8', expected one of fp32, fp16, w8, w8a8"),
+        ({"dtype": ["fp32"]}, r"dtype is \['fp32'\]"),
+        ({"dtype": "w8", "format": "pt2"}, "dtype is 'w8', expected one of fp32, fp16"),
+        ({"parameters": "x"}, "parameters is 'x', expected a whole number"),
+        ({"class_names": "ab"}, "class_names must be a list"),
+        ({"preprocessing": {"x": PIXELS}}, "preprocessing names the input 'x', which holds no images: there are none"),
+    ],
+    ids=str,
+)
+def test_fields_of_the_wrong_kind_are_named(folder: Path, changes: dict[str, object], message: str) -> None:
+    edit(folder, **changes)
+    with pytest.raises(ArtifactError, match=message):
+        Artifact.open(folder)
+
+
+def test_preprocessing_has_the_channels_of_its_input() -> None:
+    pixels = PIXELS | {"mean": [0.5] * 3, "std": [0.25] * 3}
+    with pytest.raises(ArtifactError, match="'images' has 3 means, but the input has 1 channels"):
+        Manifest.from_json(replace(FULL, preprocessing={"images": pixels}).to_json(), "manifest.json")

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from osa_runtime.atomic import atomic_file, atomic_folder
-from osa_runtime.errors import StorageError
+from osa_runtime.atomic import atomic_file, atomic_folder, check_replaceable, check_writable
+from osa_runtime.errors import InputError, StorageError
 
 
 def fill(folder: Path, text: str = "new") -> None:
@@ -91,7 +91,7 @@ class TestFolder:
 
     def test_refuses_an_existing_folder(self, tmp_path: Path) -> None:
         run = existing_folder(tmp_path / "run")
-        with pytest.raises(StorageError, match=r"exists already.*--force"), atomic_folder(run):
+        with pytest.raises(StorageError, match=r"exists already.*replace=True"), atomic_folder(run):
             pytest.fail("must not get here")
         assert (run / "part").read_text() == "old"
 
@@ -209,3 +209,26 @@ def test_a_folder_that_was_moved_aside_when_its_process_was_killed_comes_back(tm
     with pytest.raises(StorageError, match="exists already"), atomic_folder(tmp_path / "out"):
         pass
     assert (tmp_path / "out" / "precious").exists()
+
+
+UNWRITABLE = {"under a file": "file/x.json", "deep under a file": "file/a/b/x.json", "no file system": "/proc/x.json"}
+
+
+@pytest.mark.parametrize("name", [*UNWRITABLE.values(), "x" * 300 + ".json"], ids=[*UNWRITABLE, "long"])
+def test_what_cannot_be_written_is_known_before_the_work(name: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(StorageError, match="Cannot write"):
+        check_writable(tmp_path / name)
+    with pytest.raises(StorageError, match="Cannot write"):
+        check_replaceable(tmp_path / name, replace=True, marker="m")
+    with pytest.raises(InputError, match="is a folder; expected the name of a file"):
+        check_writable(tmp_path / "folder")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder"]
+
+
+def test_what_can_be_written_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "old.json").write_text("old")
+    for name in ("old.json", "new.json", "a/b/new.json"):
+        check_writable(tmp_path / name)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("old.json", "old")]

@@ -66,6 +66,37 @@ def test_a_picture_is_treated_as_in_training(artifact: Path, tmp_path: Path, mon
     assert "scaled to 0…1, then (pixel - 0.5) / 1, as --mean and --std say" in other.output
 
 
+@pytest.mark.parametrize(
+    ("mean", "std"), [("0.4,0.5,0.6", "0.2,0.3,0.4"), ("-0.4,0.5,1e-1", "0.25"), ("0.5", "1,2,3")], ids=str
+)
+def test_one_number_for_each_channel(
+    artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mean: str, std: str
+) -> None:
+    image = pytest.importorskip("PIL.Image")
+    monkeypatch.chdir(tmp_path)
+    pixels = np.random.default_rng(1).integers(0, 256, (8, 8, 3)).astype(np.uint8)
+    image.fromarray(pixels).save("colours.png")
+    flags = ["--mean", mean, "--std", std, "--out", "y.npz"]
+    told = CliRunner().invoke(app, ["run", str(artifact), "--input", "colours.png", *flags])
+    assert told.exit_code == 0, told.output
+    means, deviations = ([float(number) for number in text.split(",")] for text in (mean, std))
+    images = ((pixels / 255 - means) / deviations).transpose(2, 0, 1)[None].astype(np.float32)
+    expected = load(artifact).run({"images": images})["logits"]
+    np.testing.assert_allclose(np.load("y.npz")["logits"], expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("mean", ["0.1,0.2", "0.1,0.2,0.3,0.4", "0.1;0.2;0.3", "", "nan,0,0", "inf"])
+def test_as_many_numbers_as_channels(
+    artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mean: str
+) -> None:
+    image = pytest.importorskip("PIL.Image")
+    monkeypatch.chdir(tmp_path)
+    image.new("RGB", (8, 8)).save("black.png")
+    told = CliRunner().invoke(app, ["run", str(artifact), "-i", "black.png", "--mean", mean, "--std", "1"])
+    assert told.exit_code == 2
+    assert f"--mean is {mean!r}, expected one finite number, or 3 with commas" in told.output
+
+
 def test_it_is_shown_and_handed_on(artifact: Path, tmp_path: Path) -> None:
     shown = CliRunner().invoke(app, ["inspect", str(artifact), "--provider", "cpu"]).output
     assert "0…16, then (pixel - 4, 5, 6) / 2, 3, 4" in shown
@@ -112,6 +143,9 @@ def test_as_many_channels_as_the_model_has(tmp_path: Path) -> None:
 
 def test_it_is_refused_for_an_input_that_does_not_exist(tmp_path: Path) -> None:
     pixels = {"imges": Standardisation((0.5,), (0.25,), (0.0, 1.0))}
-    with pytest.raises(InputError, match="names the input 'imges'; the module takes input"):
+    with pytest.raises(InputError, match="names the input 'imges', which holds no images: input"):
+        export(torch.nn.Flatten(), (torch.zeros(2, 1, 4, 4),), tmp_path / "out", preprocessing=pixels)
+    pixels = {"input": Standardisation((0.5, 0.5), (0.25, 0.25), (0.0, 1.0))}
+    with pytest.raises(InputError, match="has 2 means, but the input has 1 channels"):
         export(torch.nn.Flatten(), (torch.zeros(2, 1, 4, 4),), tmp_path / "out", preprocessing=pixels)
     assert not (tmp_path / "out").exists()

@@ -2,34 +2,81 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from osa_runtime import SkiplessViT, Standardisation, ViTConfig, save_checkpoint
 from osa_runtime.cli.main import app
+from osa_runtime.verification import wide_sweep
 
 ROOT = Path(__file__).parent.parent
 PAGES = ["README.md", *(str(page.relative_to(ROOT)) for page in sorted((ROOT / "docs").glob("*.md")))]
 
 
-def blocks(language: str) -> list[tuple[str, str]]:
-    """(page, code) of every block in the language."""
+def blocks(language: str, page: str) -> list[str]:
+    """Every block in the language, in order."""
     pattern = re.compile(rf"^```{language}\n(.*?)^```", re.DOTALL | re.MULTILINE)
-    return [(page, code) for page in PAGES for code in pattern.findall((ROOT / page).read_text(encoding="utf-8"))]
+    return pattern.findall((ROOT / page).read_text(encoding="utf-8"))
 
 
 def commands(program: str) -> list[list[str]]:
-    lines = [line for _, block in blocks("console") for line in block.splitlines()]
+    lines = [line for page in PAGES for block in blocks("console", page) for line in block.splitlines()]
     return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith(f"{program} ")]
 
 
-@pytest.mark.parametrize(("page", "code"), blocks("python"), ids=lambda text: text if text in PAGES else "")
-def test_python_runs(page: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks("python", page)])
+def test_python_runs_in_order_in_one_folder(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    exec(compile(code, page, "exec"), {})
+    for code in blocks("python", page):
+        exec(compile(code, page, "exec"), {})
+
+
+NEVER_RUN = ("osa data fetch", "make ")  # the network, all of this again
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trained", [False, True], ids=["without training", "whole"])
+def test_the_tour_works_letter_by_letter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained: bool) -> None:
+    """Every block of the README in order, in one folder; without training, a checkpoint is there from the start."""
+    if trained and not os.environ.get("OSA_TEST_TOUR"):
+        pytest.skip("trains for more than a minute; set OSA_TEST_TOUR=1")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(wide_sweep, "SECONDS", 0.5)  # whatever verify does with its time, its own tests show
+    if not trained:
+        pixels = Standardisation((4.9,), (6.0,), (0.0, 16.0))
+        save_checkpoint(SkiplessViT(ViTConfig(classes=10, depth=2)), "runs/digits/checkpoint", standardisation=pixels)
+    pattern = re.compile(r"^```(python|console)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+    for language, code in pattern.findall((ROOT / "README.md").read_text(encoding="utf-8")):
+        if language == "python":
+            exec(compile(code, "README.md", "exec"), {})
+            continue
+        for line in code.splitlines():
+            if not line.startswith((*NEVER_RUN, *(() if trained else ("osa train digits",)))):
+                follow(shlex.split(line, comments=True))
+
+
+def follow(command: list[str]) -> None:
+    """In this process, which has loaded torch; only servers are started."""
+    if command[1] != "serve":
+        done = CliRunner().invoke(app, command[1:])
+        assert done.exit_code == 0, f"{command}: {done.output}"
+        return
+    ports = ["--http-port", "0", "--grpc-port", "0"]  # other tests may serve at the same time
+    words = [sys.executable, "-m", "osa_runtime", *command[1:], *ports]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
+        assert server.stdout is not None
+        assert any(line.startswith("REST and the page") for line in server.stdout)
+        server.send_signal(signal.SIGINT)
+        server.stdout.read()
+        assert server.wait(60) in (0, 130)
 
 
 @pytest.mark.parametrize("arguments", commands("osa"), ids=" ".join)

@@ -24,16 +24,15 @@ ADAPTIVE = {"max_batch_size": 16, "max_batch_time": 0.003}
 Start = Callable[[str, Sequence[Path]], Contender]
 
 
-def start_ours(name: str, folders: Sequence[Path], *flags: str, processes: int = 1) -> Contender:
+def start_ours(name: str, folders: Sequence[Path], *flags: str) -> Contender:
     contender = Contender(name)
     program = Path(sys.executable).with_name("osa")
-    for _ in range(processes):
-        contender.launch(
-            lambda http, grpc: [
-                *(program, "serve", *folders, "--threads", "1", "--log-level", "warning", *flags),
-                *("--http-port", str(http), "--grpc-port", str(grpc)),
-            ]
-        )
+    contender.launch(
+        lambda http, grpc: [
+            *(program, "serve", *folders, "--threads", "1", "--log-level", "warning", *flags),
+            *("--http-port", str(http), "--grpc-port", str(grpc)),
+        ]
+    )
     return contender
 
 
@@ -87,7 +86,7 @@ def start_mlserver(name: str, folders: Sequence[Path], batching: Mapping[str, fl
 STARTS: dict[str, Start] = {
     "ours": start_ours,
     "ours, no batching": lambda name, folders: start_ours(name, folders, "--max-batch", "1"),
-    "ours × 2": lambda name, folders: start_ours(name, folders, processes=2),
+    "ours, 2 workers": lambda name, folders: start_ours(name, folders, "--workers", "2"),
     "triton": start_triton,
     "triton, 1 ms delay": lambda name, folders: start_triton(name, folders, DELAY_US),
     "kserve": start_kserve,

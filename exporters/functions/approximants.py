@@ -11,25 +11,16 @@ from osa_runtime.exporters.functions.choice import number, osa
 from osa_runtime.exporters.unrolling import unroll_loop
 from osa_runtime.ops.coefficients import (
     CHEBYSHEV_EXP,
-    CHEBYSHEV_EXP_REACH,
     PADE_EXP,
     PADE_INVERSE_STEPS,
     TAYLOR_PHI1,
 )
-from osa_runtime.ops.scaling import reach
 
 
 def approximant_functions(approximant: str) -> list[onnx.FunctionProto]:
     if approximant == "pade":
         return _pade()
     return [_polynomial("ScaledExpm1", CHEBYSHEV_EXP), _polynomial("ScaledPhi1Minus1", TAYLOR_PHI1)]
-
-
-def function_reach(approximant: str, form: str) -> float:
-    """θ, the largest norm of A for which these approximants are as exact as float32."""
-    if form == "dense" and approximant != "pade":
-        return CHEBYSHEV_EXP_REACH
-    return reach(approximant, form, False)
 
 
 def _polynomial(name: str, table: tuple[float, ...]) -> onnx.FunctionProto:

@@ -7,9 +7,9 @@ import onnx
 from onnxscript import opset18 as op
 from onnxscript import script
 
-from osa_runtime.exporters.functions.approximants import function_reach
 from osa_runtime.exporters.functions.choice import FunctionChoice, osa
-from osa_runtime.exporters.functions.scaling import MOST, fourth_power, limits_of
+from osa_runtime.exporters.functions.scaling import FARTHEST_FOURTHS, limits_of
+from osa_runtime.ops.scaling import reach
 
 
 @script(osa, default_opset=op)
@@ -31,25 +31,27 @@ def SkewExponential(s):
 def DenseChange(q, k, v, c):
     """(e^S − I)·V with S = c(QKᵀ − KQᵀ), and the number of squarings.
 
-    S is formed in float64, where it may be small by cancellation.
+    S is formed in float64, where it may be small by cancellation. NaN where not even that leaves its digits.
     """
-    q64 = op.Cast(q, to=onnx.TensorProto.DOUBLE) * op.Cast(c, to=onnx.TensorProto.DOUBLE)
+    q64 = op.Cast(q, to=onnx.TensorProto.DOUBLE)
     k64 = op.Cast(k, to=onnx.TensorProto.DOUBLE)
-    half = op.MatMul(q64, op.Transpose(k64, perm=[0, 1, 3, 2]))
+    c64 = op.Cast(c, to=onnx.TensorProto.DOUBLE)
+    lost = osa.IsLostInTerms(q64, k64, c64)
+    sound = op.Where(lost, op.CastLike(op.Constant(value_float=float("nan")), c64), c64)
+    half = op.MatMul(q64 * sound, op.Transpose(k64, perm=[0, 1, 3, 2]))
     s = op.Cast(half - op.Transpose(half, perm=[0, 1, 3, 2]), to=onnx.TensorProto.FLOAT)
     expm1, squarings = osa.SkewExpm1(s)
     return op.MatMul(expm1, v), squarings
 
 
 def dense_functions(choice: FunctionChoice) -> list[onnx.FunctionProto]:
-    reached = function_reach(choice.approximant, "dense")
-    limits, most = limits_of(reached), fourth_power(reached * 2.0**MOST)
+    limits = limits_of(reach(choice.approximant, "dense", False))
 
     @script(osa, default_opset=op)
     def SkewExpm1(s):
         """e^S − I of skew matrices, by scaling and squaring, and the number of squarings."""
         s2 = op.MatMul(s, s)
-        factor, squarings = osa.Scaling(osa.SkewFourths(s2), op.Constant(value=limits), farthest=most)
+        factor, squarings = osa.Scaling(osa.SkewFourths(s2), op.Constant(value=limits), farthest=FARTHEST_FOURTHS)
         return osa.DoubledExpm1(osa.ScaledExpm1(s, s2, factor), squarings), squarings
 
     return [f.to_function_proto() for f in (SkewFourths, SkewExpm1, SkewExponential, DenseChange)]

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import onnx
 
-from osa_runtime.exporters.functions.approximants import approximant_functions, function_reach
+from osa_runtime.exporters.function_order import put_in_order
+from osa_runtime.exporters.functions.approximants import approximant_functions
 from osa_runtime.exporters.functions.attention import attention_functions
 from osa_runtime.exporters.functions.choice import DOMAIN, VERSION, FunctionChoice
 from osa_runtime.exporters.functions.dense import dense_functions
 from osa_runtime.exporters.functions.lowrank import lowrank_functions
+from osa_runtime.exporters.functions.rounding import rounding_functions
 from osa_runtime.exporters.functions.scaling import scaling_functions
+from osa_runtime.ops.scaling import reach
 
 
 def build_functions(choice: FunctionChoice, opset: int = 18) -> list[onnx.FunctionProto]:
     """The definitions that ``OrthogonalAttention`` needs under this choice, callees before callers."""
-    functions = [*approximant_functions(choice.approximant), *_scaling(choice)]
+    functions = [*approximant_functions(choice.approximant), *_scaling(choice), *rounding_functions()]
     if choice.form != "lowrank":
         functions += dense_functions(choice)
     if choice.form != "dense":
@@ -26,7 +29,7 @@ def build_functions(choice: FunctionChoice, opset: int = 18) -> list[onnx.Functi
 
 def _scaling(choice: FunctionChoice) -> list[onnx.FunctionProto]:
     form = "dense" if choice.form == "dense" else "lowrank"  # auto has no fixed number of squarings
-    return scaling_functions(choice.squarings, function_reach(choice.approximant, form))
+    return scaling_functions(choice.squarings, reach(choice.approximant, form, False))
 
 
 def _reachable(functions: dict[str, onnx.FunctionProto], roots: set[str]) -> set[str]:
@@ -58,6 +61,7 @@ def _finished(function: onnx.FunctionProto, opset: int) -> onnx.FunctionProto:
     del function.opset_import[:]
     function.opset_import.extend([onnx.helper.make_opsetid("", opset), onnx.helper.make_opsetid(DOMAIN, VERSION)])
     _state_loop_conditions(function)
+    put_in_order(function)
     for index, node in enumerate(function.node):
         node.name = f"{node.op_type}_{index}"
     return function

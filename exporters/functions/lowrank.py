@@ -7,11 +7,16 @@ import onnx
 from onnxscript import opset18 as op
 from onnxscript import script
 
-from osa_runtime.exporters.functions.approximants import function_reach
 from osa_runtime.exporters.functions.chebyshev import FARTHEST, chebyshev_functions
 from osa_runtime.exporters.functions.choice import FunctionChoice, osa
-from osa_runtime.exporters.functions.scaling import MOST, fourth_power, limits_of
-from osa_runtime.ops.coefficients import FLOAT32_AMPLIFICATION, FLOAT64_AMPLIFICATION, NEAR_REACH
+from osa_runtime.exporters.functions.scaling import FARTHEST_FOURTHS, limits_of
+from osa_runtime.ops.coefficients import (
+    FLOAT64_AMPLIFICATION,
+    MOST_DENSE_ENTRIES,
+    MOST_DENSE_TOKENS,
+    NEAR_REACH,
+)
+from osa_runtime.ops.scaling import reach
 
 
 @script(osa, default_opset=op)
@@ -69,8 +74,9 @@ def GramCore(q, k, v, c):
     q_size = osa.MeanOfDiagonal(qq, size)
     k_size = osa.MeanOfDiagonal(kk, size)
     usable = op.And(q_size > 0.0, k_size > 0.0)
-    ratio = op.Where(usable, k_size / q_size, op.CastLike(1.0, q))
-    t = op.Pow(op.CastLike(2.0, q), op.Round(op.Log(ratio) / 2.772588722239781))
+    # the logarithms apart: the ratio may be beyond float32 where S is not
+    ratio = op.Where(usable, op.Log(k_size) - op.Log(q_size), op.CastLike(0.0, q))
+    t = op.Pow(op.CastLike(2.0, q), op.Round(ratio / 2.772588722239781))
     upper = op.Concat(op.Neg(c) * qk, (c * t * t) * qq, axis=-1)
     lower = op.Concat(op.Neg(c) / (t * t) * kk, c * op.Transpose(qk, perm=[0, 1, 3, 2]), axis=-1)
     w = op.Concat(t * op.MatMul(q_columns, v), op.MatMul(k_columns, v) / t, axis=-2)
@@ -78,33 +84,47 @@ def GramCore(q, k, v, c):
 
 
 @script(osa, default_opset=op)
-def Amplification(m, squares2):
-    """max_j ‖mⱼ‖² / max(‖m²ⱼ‖^½, 1) over the rows of M and M²: what a rounding of G is multiplied by. (…, 1, 1)
-
-    ``squares2`` has the squared lengths of the rows of M². Rows and columns give the same: M is Hamiltonian.
-    """
-    squares = osa.RowSquares(m)
-    return op.ReduceMax(squares / op.Max(op.Sqrt(op.Sqrt(squares2)), op.CastLike(1.0, m)), op.Constant(value_ints=[-2]))
-
-
-@script(osa, default_opset=op)
 def Float64Change(q, k, v, c):
-    """(e^S − I)·V computed in float64, and the number of squarings."""
+    """(e^S − I)·V computed in float64 with K sheared, NaN where the digits are lost; the squarings; what is lost."""
     q64 = op.Cast(q, to=onnx.TensorProto.DOUBLE)
-    k64 = osa.Sheared(q64, op.Cast(k, to=onnx.TensorProto.DOUBLE))
+    unsheared = op.Cast(k, to=onnx.TensorProto.DOUBLE)
+    k64 = osa.Sheared(q64, unsheared)
     c64 = op.Cast(c, to=onnx.TensorProto.DOUBLE)
     m, w, t = osa.GramCore(q64, k64, op.Cast(v, to=onnx.TensorProto.DOUBLE), c64)
     m2 = op.MatMul(m, m)
-    squares2 = osa.RowSquares(m2)
-    for_q, for_k, squarings = osa.GramSolution(m, m2, osa.CoreNorm(m2, squares2), w, t, c64)
-    sound = osa.Amplification(m, squares2) <= op.CastLike(FLOAT64_AMPLIFICATION, m)
-    kept = op.Where(sound, for_q, op.CastLike(op.Constant(value_float=float("nan")), for_q))
-    return op.Cast(op.MatMul(q64, kept) + op.MatMul(k64, for_k), to=onnx.TensorProto.FLOAT), squarings
+    norm = osa.CoreNorm(m2, osa.RowSquares(m2))
+    growth = op.Max(norm * op.CastLike(0.125, m), op.CastLike(1.0, m))
+    in_core = osa.GramAmplification(m, norm) > growth * op.CastLike(FLOAT64_AMPLIFICATION, m)
+    lost = op.Or(in_core, osa.IsLostInTerms(q64, unsheared, c64))
+    for_q, for_k, squarings = osa.GramSolution(m, m2, norm, w, t, c64)
+    kept = op.Where(lost, op.CastLike(op.Constant(value_float=float("nan")), for_q), for_q)
+    return op.Cast(op.MatMul(q64, kept) + op.MatMul(k64, for_k), to=onnx.TensorProto.FLOAT), squarings, lost
+
+
+@script(osa, default_opset=op)
+def PreciseChange(q, k, v, c):
+    """(e^S − I)·V computed in float64, and the number of squarings."""
+    change, squarings, _lost = osa.Float64Change(q, k, v, c)
+    return change, squarings
+
+
+@script(osa, default_opset=op)
+def PreciseOrDenseChange(q, k, v, c):
+    """(e^S − I)·V computed in float64, or through S itself where that loses the digits and S is affordable."""
+    gram_change, gram_squarings, lost = osa.Float64Change(q, k, v, c)
+    tokens, width = op.Split(op.Shape(q, start=-2), num_outputs=2)
+    entries = op.Div(op.Size(q), width) * tokens
+    fits = op.And(tokens <= MOST_DENSE_TOKENS, entries <= MOST_DENSE_ENTRIES)
+    if op.And(op.Squeeze(fits), op.ReduceMax(op.Cast(lost, to=onnx.TensorProto.FLOAT), keepdims=0) > 0.5):
+        change, squarings = osa.DenseChange(q, k, v, c)
+    else:
+        change = op.Identity(gram_change)
+        squarings = op.Identity(gram_squarings)
+    return change, squarings
 
 
 def lowrank_functions(choice: FunctionChoice) -> list[onnx.FunctionProto]:
-    reached = function_reach(choice.approximant, "lowrank")
-    limits, most = limits_of(reached, least=1), fourth_power(reached * 2.0**MOST)
+    limits = limits_of(reach(choice.approximant, "lowrank", False), least=1)
 
     @script(osa, default_opset=op)
     def GramSolution(m, m2, norm, w, t, c):
@@ -113,7 +133,7 @@ def lowrank_functions(choice: FunctionChoice) -> list[onnx.FunctionProto]:
         ‖S‖₂ alone decides the truncation error, although M is not normal: F·J·p(GJ)·Fᵀ = S·p(S) for polynomials.
         """
         square = norm * norm
-        factor, squarings = osa.Scaling(square * square * 2.0, op.Constant(value=limits), farthest=most)
+        factor, squarings = osa.Scaling(square * square * 2.0, op.Constant(value=limits), farthest=FARTHEST_FOURTHS)
         phi = osa.ScaledPhi1Minus1(m, m2, factor)
         a = m * factor
         scaled = w * factor
@@ -124,18 +144,19 @@ def lowrank_functions(choice: FunctionChoice) -> list[onnx.FunctionProto]:
     change = StraightLowRankChange
     if choice.squarings is None:
         change = SteppingLowRankChange if choice.steps else SquaringLowRankChange
+    precise = (PreciseOrDenseChange if choice.form == "auto" else PreciseChange).to_function_proto()
+    precise.name = "PreciseChange"
     parts = (
         Sheared,
         MeanOfDiagonal,
         CoreNorm,
         RowSquares,
         GramCore,
-        Amplification,
         GramSolution,
         Float64Change,
-        change,
     )
-    functions = [*chebyshev_functions(), *(f.to_function_proto() for f in parts)]
+    functions = [*chebyshev_functions(), *(f.to_function_proto() for f in parts), precise]
+    functions.append(change.to_function_proto())
     functions[-1].name = "LowRankChange"
     return functions
 
@@ -145,14 +166,13 @@ def SteppingLowRankChange(q, k, v, c):
     """(e^S − I)·V with S = c(QKᵀ − KQᵀ), in float64 where float32 would lose digits or take many steps."""
     m, w, t = osa.GramCore(q, k, v, c)
     m2 = op.MatMul(m, m)
-    squares2 = osa.RowSquares(m2)
-    norm = osa.CoreNorm(m2, squares2)
-    in_doubt = op.Or(osa.Amplification(m, squares2) > FLOAT32_AMPLIFICATION, norm > FARTHEST)
+    norm = osa.CoreNorm(m2, osa.RowSquares(m2))
     # asked so that a norm of NaN is far: there it becomes the answer
-    far = op.Where(norm <= NEAR_REACH, op.Constant(value_float=0.0), op.Constant(value_float=1.0))
-    way = op.ReduceMax(op.Where(in_doubt, op.Constant(value_float=2.0), far), keepdims=0)
+    near = op.Where(norm <= NEAR_REACH, op.Constant(value_float=0.0), op.Constant(value_float=1.0))
+    far = op.Where(norm <= FARTHEST, near, op.Constant(value_float=2.0))
+    way = op.ReduceMax(op.Max(far, 2.0 * osa.IsInDoubt(m, w, norm)), keepdims=0)
     if way > 1.5:
-        change, squarings = osa.Float64Change(q, k, v, c)
+        change, squarings = osa.PreciseChange(q, k, v, c)
     else:
         if way > 0.5:
             for_q, for_k = osa.SteppedSolution(m, m2, norm, w, t, c)
@@ -168,12 +188,11 @@ def SquaringLowRankChange(q, k, v, c):
     """(e^S − I)·V with S = c(QKᵀ − KQᵀ), in float64 where float32 would lose digits."""
     m, w, t = osa.GramCore(q, k, v, c)
     m2 = op.MatMul(m, m)
-    squares2 = osa.RowSquares(m2)
-    in_doubt = op.Cast(osa.Amplification(m, squares2) > FLOAT32_AMPLIFICATION, to=onnx.TensorProto.FLOAT)
-    if op.ReduceMax(in_doubt, keepdims=0) > 0.5:
-        change, squarings = osa.Float64Change(q, k, v, c)
+    norm = osa.CoreNorm(m2, osa.RowSquares(m2))
+    if op.ReduceMax(osa.IsInDoubt(m, w, norm), keepdims=0) > 0.5:
+        change, squarings = osa.PreciseChange(q, k, v, c)
     else:
-        for_q, for_k, squarings = osa.GramSolution(m, m2, osa.CoreNorm(m2, squares2), w, t, c)
+        for_q, for_k, squarings = osa.GramSolution(m, m2, norm, w, t, c)
         change = op.MatMul(q, for_q) + op.MatMul(k, for_k)
     return change, squarings
 
@@ -181,5 +200,5 @@ def SquaringLowRankChange(q, k, v, c):
 @script(osa, default_opset=op)
 def StraightLowRankChange(q, k, v, c):
     """(e^S − I)·V with S = c(QKᵀ − KQᵀ), in float64 throughout: a graph without branches cannot choose."""
-    change, squarings = osa.Float64Change(q, k, v, c)
+    change, squarings = osa.PreciseChange(q, k, v, c)
     return change, squarings

@@ -9,9 +9,10 @@ from onnxscript import script
 
 from osa_runtime.exporters.functions.choice import osa
 from osa_runtime.exporters.unrolling import unroll_loop
-from osa_runtime.ops.scaling import most_squarings
+from osa_runtime.ops.scaling import largest_norm, most_squarings
 
 MOST = most_squarings(False)
+FARTHEST_FOURTHS = 2.0 * largest_norm(1.0, -1, False) ** 4
 
 
 @script(osa, default_opset=op)
@@ -76,7 +77,7 @@ def SteppedPhi1(e, y, squarings):
 
 
 def fixed_scaling(squarings: int, theta: float) -> onnx.FunctionProto:
-    halvings, most = 2.0**-squarings, fourth_power(theta * 2.0**squarings)
+    halvings, most = 2.0**-squarings, fourth_power(largest_norm(theta, squarings, False))
 
     @script(osa, default_opset=op)
     def Scaling(fourths, limits, farthest: float):  # noqa: ARG001  # the signature of the other

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from numpy.typing import NDArray
 
+from osa_runtime.exporters.quantization.ranges import Ranges, ready, tensors_data
 from osa_runtime.exporters.quantization.selection import PRODUCTS, reads
 from osa_runtime.exporters.quiet import quiet
-
-Feeds = Mapping[str, NDArray[Any]]
 
 
 def quantize_dynamic(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
@@ -22,29 +20,35 @@ def quantize_dynamic(model: onnx.ModelProto, names: Sequence[str]) -> onnx.Model
 
     def write(path: Path) -> None:
         quantization.quantize_dynamic(
-            _ready(model), path, nodes_to_quantize=_as_products(names), use_external_data_format=True, **_shared()
+            ready(model), path, nodes_to_quantize=_as_products(names), use_external_data_format=True, **_shared()
         )
 
     return _rewritten(model, write)
 
 
-def quantize_static(model: onnx.ModelProto, names: Sequence[str], feeds: Sequence[Feeds]) -> onnx.ModelProto:
-    """The range of each activation is what the calibration feeds have had; what is beyond it is cut off."""
-    from onnxruntime import quantization
+def quantize_static(model: onnx.ModelProto, names: Sequence[str], ranges: Ranges) -> onnx.ModelProto:
+    """Each activation has a range of its own; what is beyond it is cut off."""
+    from onnxruntime.quantization import QDQQuantizer, QuantType
+
+    shared = _shared()
 
     def write(path: Path) -> None:
-        quantization.quantize_static(
-            _ready(model),
-            path,
-            _reader(feeds),
-            quant_format=quantization.QuantFormat.QDQ,
-            activation_type=quantization.QuantType.QUInt8,
-            nodes_to_quantize=list(names),
-            use_external_data_format=True,
+        # What ONNX Runtime's quantize_static does, but for the calibration: ranges can be given.
+        quantizer = QDQQuantizer(
+            ready(model),
+            shared["per_channel"],
+            shared["reduce_range"],
+            shared["weight_type"],
+            QuantType.QUInt8,
+            tensors_data(ranges),
+            list(names),
+            [],
+            shared["op_types_to_quantize"],
             # The results stay in float32: what attention reads, and sums over several layers, is not rounded again.
-            extra_options={"MatMulConstBOnly": True, "OpTypesToExcludeOutputQuantization": list(PRODUCTS)},
-            **_shared(),
+            {"MatMulConstBOnly": True, "OpTypesToExcludeOutputQuantization": list(PRODUCTS)},
         )
+        quantizer.quantize_model()
+        quantizer.model.save_model_to_file(path, True)
 
     return _rewritten(model, write)
 
@@ -63,17 +67,6 @@ def _shared() -> dict[str, Any]:
 def _as_products(names: Sequence[str]) -> list[str]:
     """The dynamic quantiser first turns a Gemm into a MatMul of this name, and an Add."""
     return [*names, *(f"{name}_MatMul" for name in names)]
-
-
-def _ready(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Without the shapes of weights: the quantiser transposes some of them, and would contradict itself."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    weights = {tensor.name for tensor in copy.graph.initializer}
-    values = [value for value in copy.graph.value_info if value.name not in weights]
-    del copy.graph.value_info[:]
-    copy.graph.value_info.extend(values)
-    return copy
 
 
 def _rewritten(model: onnx.ModelProto, write: Any) -> onnx.ModelProto:
@@ -126,17 +119,3 @@ def _names(owner: str, operator: str) -> Iterator[str]:
     while True:
         yield f"{base}_{number}"
         number += 1
-
-
-def _reader(feeds: Sequence[Feeds]) -> Any:
-    from onnxruntime.quantization import CalibrationDataReader
-
-    class Reader(CalibrationDataReader):  # type: ignore[misc]  # ONNX Runtime has no types
-        def __init__(self) -> None:
-            self._feeds = iter(feeds)
-
-        def get_next(self) -> dict[str, NDArray[Any]] | None:
-            found = next(self._feeds, None)
-            return None if found is None else dict(found)
-
-    return Reader()

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from osa_runtime.arrays import read_arrays
-from osa_runtime.artifact import MANIFEST_FILE, Artifact, TensorSpec, sha256
+from osa_runtime.artifact import Artifact, TensorSpec, sha256
 from osa_runtime.errors import InputError
 from osa_runtime.parity.signature import Signature
 from osa_runtime.runtime.input_checks import check_finite_inputs, check_inputs
@@ -42,12 +42,12 @@ class Calibration:
 def read_calibration(path: Path, artifact: Artifact) -> Calibration:
     """An .npz with an array for each input of the model, the examples along its first axis."""
     if not path.is_file():
-        raise InputError(f"There is no file {path}, which --calibration names.")
+        raise InputError(f"calibration={path}: there is no such file.")
     content, specs = read_arrays(path), artifact.manifest.inputs
     if not isinstance(content, Mapping):
         names = ", ".join(f"{spec.name}=…" for spec in specs)
         raise InputError(f"{path} holds one array without a name; write it with numpy.savez({path.stem!r}, {names}).")
-    interface = manifest_interface(artifact.manifest, str(artifact.folder / MANIFEST_FILE))
+    interface = manifest_interface(artifact.manifest)
     feeds = _in_portions(path, content, artifact)
     try:
         for portion in feeds:
@@ -61,7 +61,7 @@ def read_calibration(path: Path, artifact: Artifact) -> Calibration:
             f"{path} holds {examples} examples, expected {LEAST_EXAMPLES} or more: ranges from so few are too narrow. "
             "A few hundred that look like what the model will see are a good choice."
         )
-    _check_values(path, content, artifact)
+    _check_values(path, content)
     return Calibration(feeds, examples, sha256(path))
 
 
@@ -97,14 +97,7 @@ def _step(spec: TensorSpec, array: Array, artifact: Artifact) -> int:
     return min(ROWS, manifest.axes.get(first, {}).get("max", ROWS)) if first == batch else max(1, len(array))
 
 
-def _check_values(path: Path, content: Mapping[str, Array], artifact: Artifact) -> None:
-    for name, limits in artifact.manifest.values.items():
-        low, high = int(content[name].min()), int(content[name].max())
-        if low < limits.get("min", low) or high > limits.get("max", high):
-            raise InputError(
-                f"{path}: {name} holds values from {low} to {high}, the model takes {limits.get('min')} "
-                f"to {limits.get('max')}."
-            )
+def _check_values(path: Path, content: Mapping[str, Array]) -> None:
     for name, array in content.items():
         if array.dtype.kind == "f" and np.ptp(array) == 0:
             raise InputError(f"{path}: every value of {name} is {array.flat[0]}; expected examples of real inputs.")

@@ -55,7 +55,7 @@ def _check_finite(name: str, values: Array) -> None:
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         raise ExportError(
             f"The quantised model gives NaN or Inf in {name} where the model itself does not; nothing was written. "
-            "Keep parts of it in float32 with --keep, or export it with --squarings auto."
+            "Keep parts of it in float32 with keep=…, or export it with `osa export --squarings auto`."
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -22,6 +22,8 @@ from osa_runtime.exporters.quantization.activations import quantize_dynamic, qua
 from osa_runtime.exporters.quantization.calibration import Calibration, read_calibration
 from osa_runtime.exporters.quantization.checks import check_file, check_rewriting
 from osa_runtime.exporters.quantization.deviation import deviation, random_feeds
+from osa_runtime.exporters.quantization.nan_carrying import carry_nan
+from osa_runtime.exporters.quantization.ranges import Ranges, check_ranges, measure_ranges
 from osa_runtime.exporters.quantization.selection import Selection, select
 from osa_runtime.exporters.quantization.settings import QuantizeSettings
 from osa_runtime.exporters.quantization.weights import quantize_products, quantize_tables
@@ -43,7 +45,7 @@ class Quantized:
     def sizes(self) -> tuple[int, int]:
         """Bytes of the source's files, and of the new ones."""
         before, after = (
-            sum(entry["size"] for entry in artifact.manifest.files.values())
+            sum((artifact.folder / name).stat().st_size for name in artifact.manifest.files)
             for artifact in (self.source, self.artifact)
         )
         return before, after
@@ -56,6 +58,7 @@ def quantize(
     weights: str = "int8",
     activations: str = "none",
     calibration: str | Path | None = None,
+    ranges: Mapping[str, Sequence[float]] | None = None,
     keep: Sequence[str] = (),
     replace: bool = False,
     progress: Listener | None = None,
@@ -66,10 +69,12 @@ def quantize(
         activations: "none" computes in float32; "dynamic" and "static" multiply in 8 bits, with ranges that are
             measured in every run, or once, on ``calibration``.
         calibration: an .npz with examples of every input; also what the deviation is measured on.
+        ranges: those of the activations, as the manifest of a static artifact records them, to make it again without
+            its examples.
         keep: parts whose weights stay in float32, such as "head" or "stack.blocks.*.mlp.expand".
     """
     settings = QuantizeSettings(weights, activations, tuple(keep))
-    source = check_source(artifact, out, settings, calibration, replace=replace)
+    source = check_source(artifact, out, settings, calibration if ranges is None else ranges, replace=replace)
     steps = Progress(progress)
     examples = None
     if calibration is not None:
@@ -81,11 +86,13 @@ def quantize(
         if examples is not None:
             _check_answers(source, examples)
     with steps.step("quantise"):
-        after = _rewritten(before, selection, settings, examples)
+        known = _ranges(before, selection, settings, examples, ranges)
+        after = _rewritten(before, selection, settings, known)
         check_rewriting(before, after, selection, source.manifest.attentions)
     with atomic_folder(out, replace=replace, marker=MANIFEST_FILE) as folder:
         with steps.step("write the model"):
-            manifest = _write(after, folder, source, _description(source, selection, settings, examples), settings)
+            description = _description(source, selection, settings, examples, known)
+            manifest = _write(after, folder, source, description, settings)
         with steps.step("check the model"):
             check_file(folder / source.model_path.name)
         with steps.step("compare with the source"):
@@ -104,20 +111,21 @@ def check_source(
     manifest = source.manifest
     if manifest.format != "onnx":
         raise InputError(
-            f"{artifact} holds a {manifest.format} model; only ONNX is quantised. Export it with --format onnx."
+            f"{artifact} holds a {manifest.format} model; only ONNX is quantised. "
+            "Export it with `osa export --format onnx`."
         )
     if manifest.quantization:
         raise InputError(f"{artifact} is quantised already; quantise the fp32 artifact that it was made from.")
     if manifest.dtype != "fp32":
         raise InputError(
             f"{artifact} is in {manifest.dtype}, expected fp32: weights that were rounded once are not rounded again. "
-            "Export it with --dtype fp32, and quantise that."
+            "Export it with `osa export --dtype fp32`, and quantise that."
         )
     if settings.activations == "static" and calibration is None:
         inputs = ", ".join(f"{spec.name}=…" for spec in manifest.inputs)
         raise InputError(
-            "--activations static needs --calibration FILE.npz, a few hundred examples to take the ranges from: "
-            f"numpy.savez('calibration', {inputs}). Without examples, use --activations dynamic."
+            "activations='static' needs calibration=FILE.npz, a few hundred examples to take the ranges from: "
+            f"numpy.savez('calibration', {inputs}). Without examples, use activations='dynamic'."
         )
     source.check_files()
     check_apart(out, source.folder)
@@ -132,14 +140,31 @@ def _check_answers(source: Artifact, examples: Calibration) -> None:
             session.run(feeds, check_finite=True)
 
 
+def _ranges(
+    model: onnx.ModelProto,
+    selection: Selection,
+    settings: QuantizeSettings,
+    examples: Calibration | None,
+    given: Mapping[str, Sequence[float]] | None,
+) -> Ranges:
+    """Of the activations that are rounded by a range of the artifact."""
+    if settings.activations != "static":
+        return {}
+    if given is not None:
+        return check_ranges(model, selection.products, given)
+    assert examples is not None
+    return measure_ranges(model, selection.products, examples.feeds)
+
+
 def _rewritten(
-    model: onnx.ModelProto, selection: Selection, settings: QuantizeSettings, examples: Calibration | None
+    model: onnx.ModelProto, selection: Selection, settings: QuantizeSettings, ranges: Ranges
 ) -> onnx.ModelProto:
     if settings.activations == "dynamic":
         result = quantize_dynamic(model, selection.products)
+        carry_nan(result, model, selection.products)
     elif settings.activations == "static":
-        assert examples is not None
-        result = quantize_static(model, selection.products, examples.feeds)
+        result = quantize_static(model, selection.products, ranges)
+        carry_nan(result, model, selection.products)
     else:
         result = onnx.ModelProto()
         result.CopyFrom(model)
@@ -175,7 +200,11 @@ def _compare(folder: Path, source: Artifact, examples: Calibration | None) -> di
 
 
 def _description(
-    source: Artifact, selection: Selection, settings: QuantizeSettings, examples: Calibration | None
+    source: Artifact,
+    selection: Selection,
+    settings: QuantizeSettings,
+    examples: Calibration | None,
+    ranges: Ranges,
 ) -> dict[str, Any]:
     described = {
         "weights": settings.weights,
@@ -188,6 +217,8 @@ def _description(
     }
     if examples is not None:
         described["calibration"] = examples.describe()
+    if ranges:
+        described["activation_ranges"] = ranges
     return described
 
 

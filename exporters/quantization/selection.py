@@ -36,7 +36,7 @@ def select(model: onnx.ModelProto, attentions: Sequence[Mapping[str, Any]], keep
     kept = _kept([node.name for node in chosen], keep)
     chosen = [node for node in chosen if node.name not in kept]
     if not chosen:
-        why = "--keep names them all" if kept else "it has no MatMul, Gemm or Gather with a matrix of its own"
+        why = "keep names them all" if kept else "it has no MatMul, Gemm or Gather with a matrix of its own"
         raise InputError(f"There is no weight to quantise in the model: {why}.")
     return Selection(
         tuple(node.name for node in chosen if node.op_type in PRODUCTS),
@@ -107,7 +107,7 @@ def _kept(names: Sequence[str], keep: Sequence[str]) -> tuple[str, ...]:
         matching = {name for name in names if _matches(name, pattern)}
         if not matching:
             shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
-            raise InputError(f"--keep {pattern} names no weight that would be quantised; there are {shown}.")
+            raise InputError(f"keep={pattern!r} names no weight that would be quantised; there are {shown}.")
         found |= matching
     return tuple(name for name in names if name in found)
 

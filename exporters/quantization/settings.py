@@ -19,8 +19,8 @@ class QuantizeSettings:
     keep: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _one_of("--weights", self.weights, WEIGHTS)
-        _one_of("--activations", self.activations, ACTIVATIONS)
+        _one_of("weights", self.weights, WEIGHTS)
+        _one_of("activations", self.activations, ACTIVATIONS)
 
     @property
     def dtype(self) -> str:
@@ -36,6 +36,6 @@ class QuantizeSettings:
         return 8 if self.activations == "none" else 7
 
 
-def _one_of(flag: str, value: str, choices: tuple[str, ...]) -> None:
+def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise InputError(f"{flag} is {value!r}, expected {' or '.join(choices)}.")
+        raise InputError(f"{name}={value!r}: expected {' or '.join(choices)}.")

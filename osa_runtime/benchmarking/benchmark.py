@@ -43,7 +43,9 @@ class Benchmark:
         self._session, seconds = timed_opening(open_artifact)
         self._load_seconds = {ARTIFACT: seconds}
         if request.trace is not None and self._session.format != "onnx":
-            raise InputError(f"--profile needs an ONNX model, {request.artifact} is {self._session.format}.")
+            raise InputError(
+                f"trace={request.trace} needs an ONNX model, {request.artifact} is {self._session.format}."
+            )
         self._cases, self._fed, self._notes = build_cases(self._session, request)
         self._outputs = [self._first_run(*case) for case in self._cases]
         self._eager = self._open_eager(request) if request.against is not None else None

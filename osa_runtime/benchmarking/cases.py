@@ -27,4 +27,4 @@ def build_cases(session: Session, request: Request) -> tuple[list[Case], str, li
     data, notes = request.read_data(session)
     chosen = configurations(axes, request.batches, request.tokens, data_sizes(data, specs, axes))
     fitted: list[Case] = [(c, fit_data(data, specs, axes, c)) for c in chosen]
-    return fitted, "the data of --input, its rows repeated or cut to the batch", notes
+    return fitted, "the given data, its rows repeated or cut to the batch", notes

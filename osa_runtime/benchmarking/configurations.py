@@ -56,13 +56,13 @@ def dynamic_axes(specs: Sequence[TensorSpec], ranges: Mapping[str, Mapping[str, 
     return DynamicAxes(batch, tokens, others, fixed, ranges)
 
 
-def parse_sizes(flag: str, text: str | None) -> Sizes | None:
+def parse_sizes(argument: str, text: str | None) -> Sizes | None:
     """``1,8`` as numbers, each once."""
     if text is None:
         return None
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdecimal() and len(part) < 10 and int(part) > 0 for part in parts):
-        raise InputError(f"{flag} is {text!r}, expected whole numbers of at least 1 with commas between: {flag} 1,8.")
+        raise InputError(f"{argument}={text!r}: expected whole numbers of at least 1 with commas between, as in 1,8.")
     return tuple(dict.fromkeys(map(int, parts)))
 
 
@@ -78,14 +78,14 @@ def configurations(
 def _batches(axes: DynamicAxes, asked: Sizes | None, data: Configuration | None) -> Sizes:
     if axes.batch is not None:
         chosen = asked or tuple(size for size in DEFAULT_BATCHES if _fits(axes.ranges.get(axes.batch, {}), size))
-        _check_range("--batch", axes.batch, chosen, axes)
+        _check_range("batches", axes.batch, chosen, axes)
         return chosen or (_least(axes.ranges[axes.batch]),)
     if axes.fixed_batch is None:  # nothing is known of the axes, so the data decides
         return asked or (data.batch if data else 1,)
     if asked and asked != (axes.fixed_batch,):
         raise InputError(
-            f"--batch asks for {_listed(asked)}, but the model was exported with a fixed batch of {axes.fixed_batch}; "
-            "leave --batch out, or export without --static."
+            f"batches={_listed(asked)}, but the model was exported with a fixed batch of {axes.fixed_batch}; "
+            "leave it out, or export without static=True."
         )
     return (axes.fixed_batch,)
 
@@ -94,15 +94,14 @@ def _lengths(axes: DynamicAxes, asked: Sizes | None, data: Configuration | None)
     if axes.tokens is None:
         if asked:
             raise InputError(
-                f"--tokens asks for {_listed(asked)}, but no axis of the model's inputs is a dynamic length; "
-                "leave --tokens out."
+                f"tokens={_listed(asked)}, but no axis of the model's inputs is a dynamic length; leave it out."
             )
         return (None,)
     chosen = asked or _default_lengths(axes.ranges.get(axes.tokens, {}), data)
-    _check_range("--tokens", axes.tokens, chosen, axes)
+    _check_range("tokens", axes.tokens, chosen, axes)
     if data is not None and data.tokens is not None and max(chosen) > data.tokens:
         raise InputError(
-            f"--tokens asks for {_listed(chosen)}, but the data of --input has {data.tokens} on the axis "
+            f"tokens={_listed(chosen)}, but the data has {data.tokens} on the axis "
             f"{axes.tokens}; ask for no more, or give longer data."
         )
     return chosen
@@ -118,12 +117,12 @@ def _default_lengths(limits: Mapping[str, int], data: Configuration | None) -> S
     return tuple(sorted({max(least, largest // divisor) for divisor in (16, 4, 1)}))
 
 
-def _check_range(flag: str, name: str, sizes: Sizes, axes: DynamicAxes) -> None:
+def _check_range(argument: str, name: str, sizes: Sizes, axes: DynamicAxes) -> None:
     limits = axes.ranges.get(name, {})
     wrong = [size for size in sizes if not _fits(limits, size)]
     if wrong:
         allowed = f"{_least(limits)} to {limits['max']}" if "max" in limits else f"{_least(limits)} or more"
-        raise InputError(f"{flag} asks for {_listed(wrong)}, but the model's axis {name} takes {allowed}.")
+        raise InputError(f"{argument}={_listed(wrong)}, but the model's axis {name} takes {allowed}.")
 
 
 def _fits(limits: Mapping[str, int], size: int) -> bool:
@@ -135,4 +134,4 @@ def _least(limits: Mapping[str, int]) -> int:
 
 
 def _listed(sizes: Sequence[int]) -> str:
-    return ", ".join(map(str, sizes))
+    return repr(",".join(map(str, sizes)))

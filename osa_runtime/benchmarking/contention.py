@@ -40,7 +40,7 @@ def contention_doubt(busy: float | None, threads: int) -> str | None:
         return None
     return (
         f"other processes used {busy:.1f} of {plural(cores, 'core')}, and {plural(threads, 'thread')} had to share; "
-        "measure again when the machine is quiet, or with fewer --threads."
+        "measure again when the machine is quiet, or with fewer threads."
     )
 
 

@@ -17,7 +17,7 @@ Array = NDArray[Any]
 Feeds = dict[str, Array]
 
 UNKNOWN_IDS = {"min": 0, "max": 1}  # where nobody says which ids there are; these two are in nearly every vocabulary
-REAL_DATA = "give real arrays with --input FILE.npz"
+REAL_DATA = "give real arrays"
 
 
 def random_feeds(
@@ -73,7 +73,7 @@ def data_sizes(data: Mapping[str, Array], specs: Sequence[TensorSpec], axes: Dyn
     first = next((array for array in data.values() if array.ndim), None)
     batch = sizes.get(axes.batch or "", len(first) if first is not None else 1)
     if batch < 1:
-        raise InputError("The data of --input has no rows; expected at least one.")
+        raise InputError("The data has no rows; expected at least one.")
     return Configuration(batch, sizes.get(axes.tokens or ""))
 
 

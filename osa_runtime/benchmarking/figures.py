@@ -93,6 +93,6 @@ def _doubt(calls: int, blocks: int, spread: Spread) -> str | None:
     if spread.relative > LARGEST_SPREAD:
         return (
             f"the medians of the blocks spread by {spread.relative:.0%}, more than {LARGEST_SPREAD:.0%}; "
-            "measure again when the machine is quiet, or for more --seconds."
+            "measure again when the machine is quiet, or for longer."
         )
     return None

@@ -51,7 +51,7 @@ def measure_memory(job: Mapping[str, Any], feeds: Sequence[Mapping[str, Array]])
         reason = (child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
         raise RunError(
             f"The process that measures the memory of the {job['contender']} failed: {reason}. "
-            "Leave memory out with --no-memory."
+            "Leave it out with memory=False."
         )
     grown = json.loads(child.stdout)
     return MemoryGrowth(grown["load"], tuple(grown["run"]))

@@ -34,8 +34,8 @@ def eager_class() -> type[EagerModel]:
         from osa_runtime.benchmarking.eager import EagerModel
     except ModuleNotFoundError as error:
         raise MissingDependencyError(
-            f"--against runs the checkpoint in eager PyTorch and needs {error.name}, which is not installed; "
-            'pip install "osa-runtime[export]", or leave --against out.'
+            f"The comparison runs the checkpoint in eager PyTorch and needs {error.name}, which is not installed; "
+            'pip install "osa-runtime[export]", or leave the checkpoint out.'
         ) from error
     return EagerModel
 

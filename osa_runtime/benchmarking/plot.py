@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from osa_runtime.atomic import atomic_file
+from osa_runtime.atomic import atomic_file, check_writable
 from osa_runtime.benchmarking.figures import Figures, format_ratio, plural
 from osa_runtime.benchmarking.result import ARTIFACT, BenchmarkResult, Measurement
 from osa_runtime.errors import InputError, MissingDependencyError
@@ -27,11 +27,12 @@ MARKERS = "osD^v"
 def check_plot(path: Path) -> None:
     """Before any work is done: the name must say which format is wanted, and matplotlib must be there."""
     if path.suffix.lower() not in FORMATS:
-        raise InputError(f"--plot is {path}, expected a name that ends in {' or '.join(FORMATS)}.")
+        raise InputError(f"plot={path}: expected a name that ends in {' or '.join(FORMATS)}.")
+    check_writable(path)
     try:
         import matplotlib as mpl  # noqa: F401
     except ModuleNotFoundError as error:
-        raise MissingDependencyError('--plot needs matplotlib: pip install "osa-runtime[train]".') from error
+        raise MissingDependencyError('A plot needs matplotlib: pip install "osa-runtime[train]".') from error
 
 
 def draw_benchmark(result: BenchmarkResult, path: Path) -> None:

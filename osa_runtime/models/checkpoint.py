@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,21 @@ from osa_runtime.models.encoder import SkiplessEncoder
 from osa_runtime.models.vit import SkiplessViT
 from osa_runtime.nn.initialisation import without_values
 from osa_runtime.pixels import Standardisation
+from osa_runtime.recognition import CONFIG_FILE, WEIGHTS_FILE, checkpoint_folder, not_a_checkpoint
+
+__all__ = [
+    "CONFIG_FILE",
+    "WEIGHTS_FILE",
+    "checkpoint_folder",
+    "load_checkpoint",
+    "read_class_names",
+    "read_description",
+    "read_standardisation",
+    "save_checkpoint",
+]
 
 VERSION = 1
-CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
-PREPROCESSING = "preprocessing"
+PREPROCESSING, CLASS_NAMES = "preprocessing", "class_names"
 MODELS: dict[str, tuple[type[BlockConfig], type[nn.Module]]] = {
     "SkiplessViT": (ViTConfig, SkiplessViT),
     "SkiplessEncoder": (EncoderConfig, SkiplessEncoder),
@@ -31,11 +43,13 @@ def save_checkpoint(
     folder: str | Path,
     *,
     standardisation: Standardisation | None = None,
+    class_names: Sequence[str] = (),
     replace: bool = False,
 ) -> Path:
     """Write the model to ``folder``, in one step: nobody sees half a checkpoint.
 
-    ``standardisation`` is what was done to the pixels of the images that it was trained on.
+    ``standardisation`` is what was done to the pixels of the images that it was trained on; ``class_names`` are those
+    of its logits.
     """
     from safetensors.torch import save
 
@@ -47,9 +61,13 @@ def save_checkpoint(
     description: dict[str, Any] = {"version": VERSION, "model": name, "config": model.config.to_dict()}
     if standardisation is not None:
         description[PREPROCESSING] = standardisation.as_dict()
+    if class_names:
+        description[CLASS_NAMES] = list(class_names)
     weights = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
     with atomic_folder(folder, replace=replace, marker=CONFIG_FILE) as temporary:
-        (temporary / CONFIG_FILE).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+        (temporary / CONFIG_FILE).write_text(
+            json.dumps(description, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
         # Serialised here and written by us: a full disk is then an OSError, which atomic_folder reports.
         (temporary / WEIGHTS_FILE).write_bytes(save(weights))
     return Path(folder)
@@ -74,12 +92,6 @@ def load_checkpoint(folder: str | Path) -> SkiplessViT | SkiplessEncoder:
     return model.eval()  # type: ignore[return-value]  # MODELS holds just these two
 
 
-def checkpoint_folder(folder: str | Path) -> Path:
-    """The folder itself, or the checkpoint in it when it is that of a training run."""
-    inside = Path(folder) / "checkpoint"
-    return inside if (inside / CONFIG_FILE).is_file() and not (Path(folder) / CONFIG_FILE).exists() else Path(folder)
-
-
 def read_description(where: Path) -> tuple[type[nn.Module], BlockConfig]:
     """What the folder says it holds; its weights are not read."""
     description = _read_fields(where / CONFIG_FILE)
@@ -99,6 +111,18 @@ def read_standardisation(where: Path) -> Standardisation | None:
         raise CheckpointError(f"{where / CONFIG_FILE}: {error}.") from error
 
 
+def read_class_names(where: Path) -> tuple[str, ...]:
+    """Of the classes that the model tells apart; none where the checkpoint does not say."""
+    fields = _read_fields(where / CONFIG_FILE)
+    names, classes = fields.get(CLASS_NAMES, []), fields["config"].get("classes")
+    texts = isinstance(names, list) and all(isinstance(name, str) and name for name in names)
+    if not texts or len(set(names)) != len(names) or (names and len(names) != classes):
+        raise CheckpointError(
+            f"{where / CONFIG_FILE}: {CLASS_NAMES} must be {classes} distinct texts, one for each class."
+        )
+    return tuple(names)
+
+
 def _check_size(config: BlockConfig, weights: dict[str, Tensor], where: Path) -> None:
     """Before a model is built: each block has a square matrix of the width, and more."""
     least, found = config.depth * config.dim**2, sum(value.numel() for value in weights.values())
@@ -110,14 +134,14 @@ def _check_size(config: BlockConfig, weights: dict[str, Tensor], where: Path) ->
 
 
 def _read_fields(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise not_a_checkpoint(path.parent)
     try:
         description = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(
-            f"{path} does not exist; a checkpoint is a folder with {CONFIG_FILE} and {WEIGHTS_FILE}."
-        ) from None
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
+    if isinstance(description, dict) and not {"version", "model", "config"} & set(description):
+        raise not_a_checkpoint(path.parent)
     if not isinstance(description, dict) or not isinstance(description.get("config"), dict):
         raise CheckpointError(f"{path} must hold an object with version, model and config.")
     if description.get("version") != VERSION:

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 from osa_runtime.errors import ConfigError
 from osa_runtime.nn.mlp import ACTIVATIONS
-from osa_runtime.nn.orthogonal import DEFAULT_ALPHA
 from osa_runtime.nn.polynomial import POWERS
 from osa_runtime.nn.projection import CONDITIONINGS
 from osa_runtime.ops.checks import APPROXIMANTS, FORMS, MOST_FIXED_SQUARINGS
@@ -36,7 +35,7 @@ class BlockConfig:
     norm: bool = False
     activation: str = "leaky_relu"
     slope: float | None = None  # None: by depth, see nn.initialisation.default_slope
-    alpha: float = DEFAULT_ALPHA
+    alpha: float | None = None  # None: by the number of tokens, see nn.initialisation.default_alpha
     form: str = "auto"
     approximant: str = "taylor"
     squarings: str | int = "auto"
@@ -60,7 +59,8 @@ class BlockConfig:
     def _check_numbers(self) -> None:
         for name in ("mlp_ratio", "spectral_lambda"):
             finite_number(name, getattr(self, name), above=0.0)
-        finite_number("alpha", self.alpha)
+        if self.alpha is not None:
+            finite_number("alpha", self.alpha)
         if self.slope is not None:
             finite_number("slope", self.slope)
             if not 0 <= self.slope <= 1:
@@ -71,6 +71,11 @@ class BlockConfig:
             raise ConfigError(
                 f"squarings must be 'auto' or a whole number from 0 to {MOST_FIXED_SQUARINGS}, got {self.squarings!r}."
             )
+
+    @property
+    def tokens(self) -> int:
+        """The longest sequence that the blocks see."""
+        raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -142,6 +147,10 @@ class EncoderConfig(BlockConfig):
         positive_integer("max_length", self.max_length)
         one_of("positions", self.positions, ("sinusoidal", "learned"))
         one_of("head", self.head, ("sequence", "token"))
+
+    @property
+    def tokens(self) -> int:
+        return self.max_length
 
 
 def positive_integer(name: str, value: object) -> None:

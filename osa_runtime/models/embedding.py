@@ -19,6 +19,30 @@ def isometric_linear(inputs: int, outputs: int) -> nn.Linear:
     return layer
 
 
+class StandardisedLinear(nn.Linear):
+    """A linear map of (x - mean) / std. The buffers are not saved: the weights are those of the map alone."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, linear: nn.Linear, mean: Tensor, std: Tensor) -> None:
+        super().__init__(linear.in_features, linear.out_features, device="meta")
+        self.weight, self.bias = linear.weight, linear.bias
+        self.register_buffer("mean", mean.to(linear.weight), persistent=False)
+        self.register_buffer("std", std.to(linear.weight), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear((x - self.mean) / self.std, self.weight, self.bias)
+
+    def folded(self) -> nn.Linear:
+        """The same map as one of x, which it is, being affine; computed in float64 and rounded once."""
+        plain = nn.Linear(self.in_features, self.out_features, device="meta")
+        weight = self.weight.double() / self.std.double()
+        bias = self.bias.double() - weight @ self.mean.double()
+        plain.weight, plain.bias = (nn.Parameter(x.to(self.weight), requires_grad=False) for x in (weight, bias))
+        return plain
+
+
 def classifier(dim: int, classes: int) -> nn.Linear:
     """Logits start small, so that training starts near the uniform distribution."""
     layer = nn.Linear(dim, classes)

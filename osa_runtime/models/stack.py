@@ -14,7 +14,7 @@ from osa_runtime.nn import (
     PolynomialSelfAttention,
     SoftmaxSelfAttention,
 )
-from osa_runtime.nn.initialisation import default_slope
+from osa_runtime.nn.initialisation import default_alpha, default_slope
 
 
 class Stack(nn.Module):
@@ -47,7 +47,7 @@ def _attention(config: BlockConfig) -> nn.Module:
     return OrthogonalSelfAttention(
         dim,
         heads,
-        alpha=config.alpha,
+        alpha=default_alpha(config.tokens) if config.alpha is None else config.alpha,
         conditioning=conditioning,
         spectral_lambda=lam,
         form=config.form,

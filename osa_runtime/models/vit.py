@@ -7,19 +7,23 @@ from torch import Tensor, nn
 
 from osa_runtime.errors import InputError
 from osa_runtime.models.config import ViTConfig
-from osa_runtime.models.embedding import classifier, isometric_linear
+from osa_runtime.models.embedding import StandardisedLinear, classifier, isometric_linear
 from osa_runtime.models.stack import Stack
 from osa_runtime.nn.checks import describe
+from osa_runtime.pixels import Standardisation
 
 
 class SkiplessViT(nn.Module):
     """images (batch, channels, height, width) → logits (batch, classes)."""
+
+    __constants__ = ("takes_bytes",)  # TorchScript then leaves out the branch that is not taken
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.config = config
         self.patch, self.channels = config.patch_size, config.channels
         self.rows, self.columns = (size // config.patch_size for size in config.image_size)
+        self.takes_bytes, self.brightest = False, 255
         self.embed = isometric_linear(config.channels * config.patch_size**2, config.dim)
         self.summarise = config.pool == "cls"
         self.summary = nn.Parameter(torch.randn(1, 1, config.dim)) if self.summarise else None
@@ -27,11 +31,22 @@ class SkiplessViT(nn.Module):
         self.stack = Stack(config)
         self.head = classifier(config.dim, config.classes)
 
+    def take_bytes(self, standardisation: Standardisation) -> None:
+        """From now on images are uint8, pixels before ``standardisation``, which becomes a part of the model."""
+        mean, std = (
+            torch.tensor(numbers, dtype=torch.float32).expand(self.channels).repeat_interleave(self.patch**2)
+            for numbers in (standardisation.mean, standardisation.std)
+        )
+        self.embed = StandardisedLinear(self.embed, mean, std)
+        self.takes_bytes, self.brightest = True, int(standardisation.pixels[1])
+
     def forward(self, images: Tensor) -> Tensor:
         if not torch.jit.is_scripting():
             self._check(images)
         elif images.size(2) != self.rows * self.patch or images.size(3) != self.columns * self.patch:
             raise ValueError("images are not of the size that the model was built for")
+        if self.takes_bytes:
+            images = images.to(self.embed.weight.dtype)
         x = self.embed(self._patches(images))
         summary = self.summary
         if summary is not None:
@@ -49,8 +64,10 @@ class SkiplessViT(nn.Module):
     @torch.jit.unused
     def _check(self, images: Tensor) -> None:
         expected = (self.channels, *self.config.image_size)
-        if not isinstance(images, Tensor) or images.dim() != 4 or not images.is_floating_point():
-            raise InputError(f"Expected floating-point images (batch, {expected}), got {describe(images)}.")
+        fits = isinstance(images, Tensor) and images.dim() == 4
+        if not fits or not (images.dtype == torch.uint8 if self.takes_bytes else images.is_floating_point()):
+            kind = "uint8" if self.takes_bytes else "floating-point"
+            raise InputError(f"Expected {kind} images (batch, {expected}), got {describe(images)}.")
         if tuple(images.shape[1:]) != expected:
             raise InputError(
                 f"Expected images of (channels, height, width) = {expected}, got {tuple(images.shape[1:])}; "

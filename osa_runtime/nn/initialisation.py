@@ -63,6 +63,16 @@ def default_slope(depth: int) -> float:
     return max(0.0, 1.0 - math.sqrt(2.0 / depth))
 
 
+def default_alpha(tokens: int) -> float:
+    """Where the scale α of orthogonal attention starts for sequences of this length: 0.2/N, from 16 tokens on.
+
+    ‖S‖ and the share of the Jacobian that comes through S grow with α·N. With this start the condition number of the
+    layer's Jacobian was measured from 8 to 1024 tokens of unit variance: at most 1.8 for heads of 1 to 64 features, and
+    just below 2 for 128. With a constant start of 0.015 it is 2.9 at 49 tokens and 3.8 at 64.
+    """
+    return 0.2 / max(tokens, 16)
+
+
 def activation_gain(slope: float, dim: int, hidden: int) -> float:
     """What the activation is multiplied by so that W₂·act(W₁x) has the norm of x on average.
 

@@ -8,19 +8,21 @@ import torch
 from torch import Tensor, nn
 
 from osa_runtime.nn.checks import check_sequence
+from osa_runtime.nn.initialisation import default_alpha
 from osa_runtime.nn.projection import ProjectedAttention, merge_heads
 from osa_runtime.ops import orthogonal_attention
 from osa_runtime.ops.checks import check_options
 
-DEFAULT_ALPHA = 0.015
+FEW_TOKENS = 16  # what a layer that is not told otherwise starts for
 
 
 class OrthogonalSelfAttention(ProjectedAttention):
     """x ← W_O · exp(α/√d · (QKᵀ − KQᵀ)) · V for each head, with packed projections and a learnable α per head.
 
     A drop-in for the attention of a block of one's own: ``forward(x, mask=None)`` with x (batch, N, dim) and a
-    boolean mask (batch, N), True for real tokens. At the start the layer is close to an isometry of its input:
-    the condition number of its Jacobian grows with α, and stays below 2 for the default and tokens of unit variance.
+    boolean mask (batch, N), True for real tokens. At the start the layer is close to an isometry of its input: the
+    condition number of its Jacobian grows with α·N. For tokens of unit variance it stays below 2 up to 16 of them, and
+    for more with ``alpha=default_alpha(N)`` (``osa_runtime.nn.initialisation``), as the models have it.
     """
 
     def __init__(
@@ -28,7 +30,7 @@ class OrthogonalSelfAttention(ProjectedAttention):
         dim: int,
         heads: int,
         *,
-        alpha: float = DEFAULT_ALPHA,
+        alpha: float = default_alpha(FEW_TOKENS),
         conditioning: str = "none",
         spectral_lambda: float = 1.0,
         form: str = "auto",

@@ -15,7 +15,11 @@ POWERS = (1, 3)
 
 
 class PolynomialSelfAttention(ProjectedAttention):
-    """x ← W_O · φ(QKᵀ/√d) · V with φ(x) = xᵖ/√N, p = 1 or 3, N the number of real tokens."""
+    """x ← W_O · φ(QKᵀ/√d) · V with φ(x) = xᵖ/√N, p = 1 or 3, N the number of real tokens.
+
+    It is homogeneous of degree 2p + 1: tokens of norm r come out with a norm of the order r²ᵖ⁺¹. A fixed point of that
+    map is unstable whatever factor stands before it, so that a deep model needs normalisation, as in the paper.
+    """
 
     def __init__(
         self, dim: int, heads: int, *, power: int = 3, conditioning: str = "none", spectral_lambda: float = 1.0

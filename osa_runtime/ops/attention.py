@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from osa_runtime.ops.checks import check_attention_inputs, check_overflow, check_skew
-from osa_runtime.ops.dense import dense_attention, skew_expm1, skew_matrix
+from osa_runtime.ops.dense import dense_attention, skew_attention, skew_expm1
 from osa_runtime.ops.gram import lowrank_attention
 from osa_runtime.ops.interception import intercepted
 from osa_runtime.ops.taylor import plus_identity
@@ -35,29 +35,31 @@ def orthogonal_attention(
         v: (..., N, e), any e.
         scale: a float, or a tensor that broadcasts over the leading dimensions, such as one α/√d per head.
         mask: (..., N) boolean, True for real tokens. Padded tokens come out unchanged and influence nobody.
-        form: "dense" (an N×N exponential), "lowrank" (a 2d×2d one), or "auto": dense while N ≤ 2d.
+        form: "dense" (an N×N exponential), "lowrank" (a 2d×2d one), or "auto": dense while N ≤ 2d, and beyond, up to
+            1024 tokens, where the low-rank form would lose its digits.
         approximant: "taylor" or "pade".
-        squarings: "auto" (as many as ‖S‖ needs), or a fixed number, valid for ‖S‖ up to about 0.6·2^squarings.
+        squarings: "auto" (as many as ‖S‖ needs), or a fixed number, valid for ‖S‖ up to about 0.8·2^squarings.
 
-    The halves are computed in float32. NaN or Inf in an entry of the batch makes that entry NaN. A norm that is
-    out of range raises ExponentRangeError; in compiled or exported graphs, which cannot raise, it gives NaN.
+    The halves are computed in float32. NaN or Inf in an entry of the batch makes that entry NaN. The relative error is
+    at most 2e-6·max(1, ‖S‖/4), or 1e-10·max(1, ‖S‖) for float64. Where that cannot be kept, ExponentRangeError is
+    raised; in compiled or exported graphs, which cannot raise, the entry is NaN.
     """
     if not torch.jit.is_scripting():
         check_attention_inputs(q, k, v, scale, mask, form, approximant, squarings)
         replacement = intercepted(q, k, v, scale, mask, form, approximant, squarings)
         if replacement is not None:
             return replacement
-        if torch.is_autocast_enabled(q.device.type):
+        if not q.is_meta and torch.is_autocast_enabled(q.device.type):
             # Autocast would put the core's products into half precision. (Only where it is on: a captured graph would
             # keep the switch as a node.)
             with torch.autocast(q.device.type, enabled=False):
-                outside = _apply(q, k, v, scale, mask, form, approximant, squarings)
+                outside = _in_core_type(q, k, v, scale, mask, form, approximant, squarings)
             check_overflow(outside, q, k, v, scale)
-            return outside
-    out = _apply(q, k, v, scale, mask, form, approximant, squarings)
+            return outside.to(v.dtype)
+    out = _in_core_type(q, k, v, scale, mask, form, approximant, squarings)
     if not torch.jit.is_scripting():
         check_overflow(out, q, k, v, scale)
-    return out
+    return out.to(v.dtype)
 
 
 def attention_matrix(q: Tensor, k: Tensor, scale: Union[float, Tensor], *, mask: Optional[Tensor] = None) -> Tensor:
@@ -68,8 +70,8 @@ def attention_matrix(q: Tensor, k: Tensor, scale: Union[float, Tensor], *, mask:
     if mask is not None:
         q_core = q_core.masked_fill(~mask[..., None], 0.0)
         k_core = k_core.masked_fill(~mask[..., None], 0.0)
-    s = skew_matrix(q_core, k_core, _per_entry(scale, q_core))
-    return plus_identity(skew_expm1(s, "taylor", -1, core == torch.float64), 1.0).to(q.dtype)
+    change = skew_attention(q_core, k_core, _per_entry(scale, q_core), "taylor", -1, core == torch.float64)
+    return plus_identity(change, 1.0).to(q.dtype)
 
 
 def skew_exponential(s: Tensor, approximant: str = "taylor", squarings: Union[str, int] = "auto") -> Tensor:
@@ -91,6 +93,20 @@ def _apply(
     approximant: str,
     squarings: Union[str, int],
 ) -> Tensor:
+    """``orthogonal_attention`` without its checks, for callers that have replaced it."""
+    return _in_core_type(q, k, v, scale, mask, form, approximant, squarings).to(v.dtype)
+
+
+def _in_core_type(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: Union[float, Tensor],
+    mask: Optional[Tensor],
+    form: str,
+    approximant: str,
+    squarings: Union[str, int],
+) -> Tensor:
     core = _core_dtype(q)
     q_core, k_core, v_core = q.to(core), k.to(core), v.to(core)
     if mask is not None:
@@ -103,8 +119,8 @@ def _apply(
     if _is_dense(form, q.size(-2), q.size(-1)):
         change = dense_attention(q_core, k_core, v_core, c, approximant, count, double)
     else:
-        change = lowrank_attention(q_core, k_core, v_core, c, approximant, count, double)
-    return (v.to(core) + change).to(v.dtype)
+        change = lowrank_attention(q_core, k_core, v_core, c, approximant, count, double, form == "auto")
+    return v.to(core) + change
 
 
 def _core_dtype(q: Tensor) -> torch.dtype:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from osa_runtime.errors import ExponentRangeError, InputError
+from osa_runtime.ops.values import any_of, has_values, whole
 
 FORMS = ("auto", "dense", "lowrank")
 APPROXIMANTS = ("taylor", "pade")
@@ -43,9 +44,9 @@ def check_skew(s: Tensor, approximant: str, squarings: str | int) -> None:
         raise InputError(f"skew_exponential expects square matrices (..., n, n) with n ≥ 1, got {tuple(s.shape)}.")
     _check_choice("approximant", approximant, APPROXIMANTS)
     _check_squarings(squarings)
-    if torch.compiler.is_compiling() or s.numel() == 0:
+    if torch.compiler.is_compiling() or s.numel() == 0 or not has_values(s):
         return
-    defect, largest = float((s + s.mT).detach().abs().amax()), float(s.detach().abs().amax())
+    defect, largest = _largest(s + s.mT), _largest(s)
     # NaN compares false and passes: it comes out as NaN.
     if defect > 8 * torch.finfo(s.dtype).eps * largest:
         raise InputError(
@@ -55,15 +56,24 @@ def check_skew(s: Tensor, approximant: str, squarings: str | int) -> None:
 
 
 def check_overflow(out: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float | Tensor) -> None:
-    """In eager mode, raise when finite inputs gave something that is not: their products left the range of the type."""
-    if torch.compiler.is_compiling() or bool(out.detach().isfinite().all()):
+    """In eager mode, raise when finite inputs gave something that is not, before or after rounding to their type."""
+    if torch.compiler.is_compiling() or not any_of(~torch.isfinite(out.detach().to(v.dtype))):
         return
-    factor = torch.as_tensor(scale)
-    if all(bool(x.detach().isfinite().all()) for x in (q, k, v, factor)):
+    if any(any_of(~torch.isfinite(torch.as_tensor(x).detach())) for x in (q, k, v, scale)):
+        return
+    if not any_of(~torch.isfinite(out.detach())):
         raise ExponentRangeError(
-            f"The products of q and k overflow {q.dtype}: max|q| is {float(q.detach().abs().max()):.3g}, "
-            f"max|k| is {float(k.detach().abs().max()):.3g}. Reduce their norms or the scale."
+            f"The result reaches {_largest(out):.3g}, beyond the largest {v.dtype}, {torch.finfo(v.dtype).max:.3g}: "
+            f"max|v| is {_largest(v):.3g}. Reduce v, or compute in float32."
         )
+    raise ExponentRangeError(
+        f"The products of q, k and v overflow: max|q| is {_largest(q):.3g}, max|k| is {_largest(k):.3g}, "
+        f"max|v| is {_largest(v):.3g}. Reduce their norms or the scale."
+    )
+
+
+def _largest(x: Tensor) -> float:
+    return float(whole(x.detach()).abs().max())
 
 
 def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:

@@ -90,10 +90,15 @@ NEAR_ODD = (
 # Steps of length R that are taken before squaring is cheaper.
 CHEBYSHEV_STEPS = 4
 
-# The largest amplification of rounding (gram.rounding_amplification) with which the low-rank form stays in float32,
-# and the largest with which float64 keeps six digits.
-FLOAT32_AMPLIFICATION = 8.0
-FLOAT64_AMPLIFICATION = 1e10
+# The largest amplification of rounding (rounding.gram_amplification) with which the low-rank form stays in float32, and
+# with which it keeps, in float64, the digits of a float32 result; rounding.py has the latter once more, as a literal.
+FLOAT32_AMPLIFICATION = 200.0
+FLOAT64_AMPLIFICATION = 2.0**32
+# The largest |c|·‖Q‖·‖K‖ with which S, formed in float64, has the digits of a float32 result.
+LARGEST_TERMS = 2.0**34
+# Up to here the dense form takes over where the low-rank form has lost its digits: tokens, and entries of all S.
+MOST_DENSE_TOKENS = 1024
+MOST_DENSE_ENTRIES = 2**26
 
 # Newton–Schulz steps that take the inverse of the Padé denominator from ‖I − q·p‖ ≤ θ²/28 to below eps.
 PADE_INVERSE_STEPS = 3

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from osa_runtime.ops.pade import pade_expm1
+from osa_runtime.ops.rounding import check_digits, is_lost_in_terms
 from osa_runtime.ops.scaling import double_expm1, reach, scaling
-from osa_runtime.ops.taylor import taylor_expm1
+from osa_runtime.ops.taylor import chebyshev_expm1, taylor_expm1
 
 
 def skew_matrix(q: Tensor, k: Tensor, scale: Tensor) -> Tensor:
@@ -34,12 +35,25 @@ def skew_expm1(s: Tensor, approximant: str, squarings: int, double: bool) -> Ten
     s2 = s @ s
     factor, count = scaling(skew_norm(s2), reach(approximant, "dense", double), squarings, double)
     a, a2 = s * factor, s2 * (factor * factor)
-    z = pade_expm1(a, a2) if approximant == "pade" else taylor_expm1(a, a2)
+    if approximant == "pade":
+        z = pade_expm1(a, a2)
+    else:
+        z = taylor_expm1(a, a2) if double else chebyshev_expm1(a, a2)
     return double_expm1(z, count)
+
+
+def skew_attention(q: Tensor, k: Tensor, scale: Tensor, approximant: str, squarings: int, double: bool) -> Tensor:
+    """e^S − I for S = c(QKᵀ − KQᵀ), NaN for entries whose S has no digits."""
+    s = skew_matrix(q, k, scale)
+    size = torch.linalg.vector_norm(s.detach().to(torch.float64), dim=(-2, -1))
+    lost = is_lost_in_terms(q, k, scale, size, double)
+    if not torch.jit.is_scripting():
+        check_digits(lost)
+    return skew_expm1(s, approximant, squarings, double).masked_fill(lost[..., None, None], float("nan"))
 
 
 def dense_attention(
     q: Tensor, k: Tensor, v: Tensor, scale: Tensor, approximant: str, squarings: int, double: bool
 ) -> Tensor:
     """(e^S − I)V."""
-    return skew_expm1(skew_matrix(q, k, scale), approximant, squarings, double) @ v
+    return skew_attention(q, k, scale, approximant, squarings, double) @ v

@@ -2,8 +2,9 @@
 
     exp(S)V = V + F·J·φ₁(GJ)·(FᵀV),   G = FᵀF,   J = c·[[0, I], [−I, 0]],   S = F J Fᵀ
 
-M = GJ has the eigenvalues of S but is not normal. Two remedies, derived in ``README.md``: Q and K are balanced
-on the core, and where M is so far from normal that float32 would lose digits, the form is redone in float64.
+M = GJ has the eigenvalues of S but is not normal. The remedies, derived in ``README.md``: Q and K are balanced on the
+core; where rounding would cost digits of float32, the form is redone in float64; and where it would cost them there,
+too, the dense form takes over while it is affordable.
 
 Dimensions: n tokens, d per head, m = 2d, e the width of V.
 """
@@ -13,10 +14,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from osa_runtime.ops.coefficients import FLOAT32_AMPLIFICATION
+from osa_runtime.ops.coefficients import FLOAT32_AMPLIFICATION, MOST_DENSE_ENTRIES, MOST_DENSE_TOKENS
+from osa_runtime.ops.dense import dense_attention
+from osa_runtime.ops.graph_control import branch
 from osa_runtime.ops.pade import pade_phi1
-from osa_runtime.ops.scaling import check_amplification, double_phi1, reach, scaling
+from osa_runtime.ops.rounding import check_digits, is_lost_in_gram, needs_float64
+from osa_runtime.ops.scaling import double_phi1, reach, scaling
 from osa_runtime.ops.taylor import taylor_phi1
+from osa_runtime.ops.values import any_of
 
 
 def lowrank_attention(
@@ -27,22 +32,26 @@ def lowrank_attention(
     approximant: str,
     squarings: int,
     double: bool,
+    or_dense: bool,
     limit: float = FLOAT32_AMPLIFICATION,
 ) -> Tensor:
-    """(e^S − I)V. ``double`` says that the result is float64; ``squarings`` < 0 means as many as needed."""
+    """(e^S − I)V. ``double`` says that the result is float64; ``squarings`` < 0 means as many as needed.
+
+    ``or_dense`` lets the dense form take over where this one has lost its digits.
+    """
     f_nm = torch.cat([q, k], -1)
     if double:
-        return _in_float64(f_nm, v, scale, approximant, squarings, True)
+        return _in_float64(f_nm, v, scale, approximant, squarings, True, or_dense)
     m_mm, w_me, balance = gram_core(f_nm, v, scale)
     m2_mm = m_mm @ m_mm
-    in_doubt = (rounding_amplification(m_mm, m2_mm) > limit).any()
+    in_doubt = needs_float64(m_mm, w_me, core_norm(m2_mm), limit)
     if not torch.jit.is_scripting():  # noqa: SIM102  # TorchScript skips the body only when this stands alone
         if torch.compiler.is_exporting():
             core = (m_mm, m2_mm, w_me, balance)
-            return _branch_in_graph(in_doubt, f_nm, v, scale, core, approximant, squarings)
+            return _float64_in_graph(in_doubt, f_nm, v, scale, core, approximant, squarings, or_dense)
     # Under torch.compile this is a graph break: its own branches fail to capture with dynamic sizes (torch 2.13).
-    if bool(in_doubt):
-        return _in_float64(f_nm, v, scale, approximant, squarings, False)
+    if any_of(in_doubt):
+        return _in_float64(f_nm, v, scale, approximant, squarings, False, or_dense)
     return f_nm @ _core_solution(m_mm, m2_mm, w_me, balance, scale, approximant, squarings, False)
 
 
@@ -55,21 +64,12 @@ def gram_core(f_nm: Tensor, v_ne: Tensor, scale: Tensor) -> tuple[Tensor, Tensor
     g, w = f_nm.transpose(-1, -2) @ f_nm, f_nm.transpose(-1, -2) @ v_ne
     squares = g.detach().diagonal(dim1=-2, dim2=-1)
     q_squares, k_squares = squares[..., :d], squares[..., d:]
-    t = torch.exp2(torch.round(torch.log2(k_squares.sum(-1, True) / q_squares.sum(-1, True)) / 4))
+    # The logarithms apart: the ratio of the squares may be beyond float32 where S is not.
+    t = torch.exp2(torch.round((torch.log2(k_squares.sum(-1, True)) - torch.log2(q_squares.sum(-1, True))) / 4))
     t = torch.where((t > 0) & torch.isfinite(t), t, torch.ones_like(t)).expand_as(q_squares)
     balance = torch.cat([t, 1 / t], -1)[..., None]
     g = balance * g * balance.mT
     return scale * torch.cat([-g[..., d:], g[..., :d]], -1), balance * w, balance
-
-
-def rounding_amplification(m: Tensor, m2: Tensor) -> Tensor:
-    """max_j ‖M e_j‖² / max(‖M² e_j‖^½, 1) for each entry: what rounding G to float32 is multiplied by in the result.
-
-    It is about ‖S‖ where M is close to skew, and larger where S is small by cancellation: K almost a multiple of
-    Q, or tokens that are dominated by their mean.
-    """
-    square, square2 = m.detach().square().sum(-2), m2.detach().square().sum(-2)
-    return (square / square2.sqrt().sqrt().clamp(min=1.0)).amax(-1)
 
 
 def core_norm(m2: Tensor) -> Tensor:
@@ -112,23 +112,42 @@ def sheared(f: Tensor) -> Tensor:
     return torch.cat([q, k - q * x], -1)
 
 
-def _in_float64(f: Tensor, v: Tensor, scale: Tensor, approximant: str, squarings: int, double: bool) -> Tensor:
-    """The same form with float64 inside. NaN where not even that leaves the digits that were asked for."""
-    f64, scale64 = sheared(f.to(torch.float64)), scale.to(torch.float64)
-    m, w, balance = gram_core(f64, v.to(torch.float64), scale64)
+def _in_float64(
+    f: Tensor, v: Tensor, scale: Tensor, approximant: str, squarings: int, double: bool, or_dense: bool
+) -> Tensor:
+    """The same form with float64 inside, or the dense form where not even that leaves the digits of the result."""
+    f64, c = sheared(f.to(torch.float64)), scale.to(torch.float64)
+    m, w, balance = gram_core(f64, v.to(torch.float64), c)
     m2 = m @ m
-    y = _core_solution(m, m2, w, balance, scale64, approximant, squarings, double)
-    # FLOAT64_AMPLIFICATION, written out: TorchScript stores so large a default as an integer and cannot load it.
-    limit = 1e10
-    amplification = rounding_amplification(m, m2)[..., None, None]
+    lost = is_lost_in_gram(f, scale, m, core_norm(m2), double)
+    if not torch.jit.is_scripting():  # noqa: SIM102  # TorchScript skips the body only when this stands alone
+        if torch.compiler.is_exporting():
+            core = (m, m2, w, balance)
+            return _dense_in_graph(lost, f, v, scale, f64, core, approximant, squarings, double, or_dense)
+    if or_dense and _is_affordable(f) and any_of(lost):
+        return _in_dense_form(f, v, scale, approximant, squarings, double)
+    y = _core_solution(m, m2, w, balance, c, approximant, squarings, double)
     if not torch.jit.is_scripting():
-        check_amplification(amplification, limit)
-    sound = torch.where(amplification <= limit, 0.0, float("nan"))
-    return (f64 @ (y + sound)).to(f.dtype)
+        check_digits(lost)
+    return (f64 @ y.masked_fill(lost[..., None, None], float("nan"))).to(v.dtype)
+
+
+def _in_dense_form(f: Tensor, v: Tensor, scale: Tensor, approximant: str, squarings: int, double: bool) -> Tensor:
+    d = f.size(-1) // 2
+    return dense_attention(f[..., :d], f[..., d:], v, scale, approximant, squarings, double)
+
+
+def _is_affordable(f: Tensor, tokens: int = MOST_DENSE_TOKENS, entries: int = MOST_DENSE_ENTRIES) -> bool:
+    """Whether S, N×N for each entry, may be formed: the rest of the batch must not pay too much for one entry."""
+    return f.size(-2) <= tokens and f.numel() // f.size(-1) * f.size(-2) <= entries
+
+
+# The branches as parts of a graph. torch.cond wants one signature for both branches, and no operands that share memory,
+# which queries, keys and values often do: so it is given F.
 
 
 @torch.jit.unused
-def _branch_in_graph(
+def _float64_in_graph(
     in_doubt: Tensor,
     f: Tensor,
     v: Tensor,
@@ -136,13 +155,44 @@ def _branch_in_graph(
     core: tuple[Tensor, Tensor, Tensor, Tensor],
     approximant: str,
     squarings: int,
+    or_dense: bool,
 ) -> Tensor:
-    # Both branches take all operands: torch.cond wants one signature.
     def single(f: Tensor, v: Tensor, scale: Tensor, m: Tensor, m2: Tensor, w: Tensor, balance: Tensor) -> Tensor:  # noqa: ARG001
         return f @ _core_solution(m, m2, w, balance, scale, approximant, squarings, False)
 
-    def double(f: Tensor, v: Tensor, scale: Tensor, m: Tensor, m2: Tensor, w: Tensor, balance: Tensor) -> Tensor:  # noqa: ARG001
-        return _in_float64(f, v, scale, approximant, squarings, False)
+    def double(f: Tensor, v: Tensor, scale: Tensor, *core: Tensor) -> Tensor:  # noqa: ARG001
+        return _in_float64(f, v, scale, approximant, squarings, False, or_dense)
 
-    result: Tensor = torch.cond(in_doubt, double, single, (f, v, scale, *core))
-    return result
+    return branch(in_doubt, double, single, (f, v, scale, *core))
+
+
+@torch.jit.unused
+def _dense_in_graph(
+    lost: Tensor,
+    f: Tensor,
+    v: Tensor,
+    scale: Tensor,
+    f64: Tensor,
+    core: tuple[Tensor, Tensor, Tensor, Tensor],
+    approximant: str,
+    squarings: int,
+    double: bool,
+    or_dense: bool,
+) -> Tensor:
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    def lowrank(lost: Tensor, f: Tensor, v: Tensor, scale: Tensor, f64: Tensor, *core: Tensor) -> Tensor:  # noqa: ARG001
+        m, m2, w, balance = core
+        y = _core_solution(m, m2, w, balance, scale.to(torch.float64), approximant, squarings, double)
+        return (f64 @ y.masked_fill(lost[..., None, None], float("nan"))).to(v.dtype)
+
+    def dense(lost: Tensor, f: Tensor, v: Tensor, scale: Tensor, *rest: Tensor) -> Tensor:  # noqa: ARG001
+        return _in_dense_form(f, v, scale, approximant, squarings, double)
+
+    operands = (lost, f, v, scale, f64, *core)
+    tokens = f.size(-2)
+    if not or_dense or statically_known_true(tokens > MOST_DENSE_TOKENS):
+        return lowrank(*operands)
+    fits = torch.full([], tokens, device=f.device) <= MOST_DENSE_TOKENS
+    fits = fits & (torch.full([], f.numel() // f.size(-1) * tokens, device=f.device) <= MOST_DENSE_ENTRIES)
+    return branch(lost.any() & fits, dense, lowrank, operands)

@@ -38,3 +38,19 @@ def orthogonal_attention(q: Tensor, k: Tensor, v: Tensor, scale: float | Tensor,
             a = attention_matrix(flat_q[entry, real], flat_k[entry, real], factors[entry])
             out[entry, real] = a @ out[entry, real]
     return out.reshape(v.shape)
+
+
+def lowrank_orthogonal_attention(
+    q: Tensor, k: Tensor, v: Tensor, scale: float | Tensor, mask: Tensor | None = None
+) -> Tensor:
+    """exp(S)·V in float64 and in time linear in N: Theorem 2.1 with B from a reduced QR of [Q K] = B·[R_Q R_K].
+
+    exp(S) = I + B·(exp(c(R_Q·R_Kᵀ − R_K·R_Qᵀ)) − I)·Bᵀ. The rows of padded tokens are zero in Q and K.
+    """
+    q, k, values = (x.to(torch.float64) for x in (q, k, v))
+    if mask is not None:
+        q, k, values = (x.masked_fill(~mask[..., None], 0.0) for x in (q, k, values))
+    basis, factor = torch.linalg.qr(torch.cat([q, k], -1))
+    rotation = attention_matrix(factor[..., : q.size(-1)], factor[..., q.size(-1) :], scale)
+    identity = torch.eye(rotation.size(-1), dtype=torch.float64, device=q.device)
+    return v.to(torch.float64) + basis @ ((rotation - identity) @ (basis.mT @ values))

@@ -1,4 +1,4 @@
-"""Taylor polynomials of degree 8 in three matrix products.
+"""Polynomials of degree 8 in three matrix products, with Taylor or Chebyshev coefficients.
 
 Evaluation scheme of Sastre (2018) and of Bader, Blanes & Casas (2019); ``coefficients.py`` has the numbers.
 They arrive as default arguments because TorchScript cannot see module globals.
@@ -9,13 +9,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from osa_runtime.ops.coefficients import TAYLOR_EXP, TAYLOR_PHI1
+from osa_runtime.ops.coefficients import CHEBYSHEV_EXP, TAYLOR_EXP, TAYLOR_PHI1
 
 
 def taylor_expm1(
     a: Tensor, a2: Tensor, c: tuple[float, float, float, float, float, float, float, float] = TAYLOR_EXP
 ) -> Tensor:
     """e^A − I to degree 8, given A and A². No identity is added and subtracted, so a small A keeps all its digits."""
+    return _without_constant(a, a2, c)
+
+
+def chebyshev_expm1(
+    a: Tensor, a2: Tensor, c: tuple[float, float, float, float, float, float, float, float] = CHEBYSHEV_EXP
+) -> Tensor:
+    """The same with Chebyshev coefficients on [−i, i], for skew A and results in float32: it reaches further."""
     return _without_constant(a, a2, c)
 
 

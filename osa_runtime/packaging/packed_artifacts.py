@@ -19,14 +19,14 @@ def name_artifacts(artifacts: Sequence[Path], name: str | None, server: str) -> 
     if not artifacts:
         raise InputError("There is nothing to package; name at least one folder that `osa export` wrote.")
     if name is not None and len(artifacts) > 1:
-        raise InputError(f"--name {name} is for one model, got {len(artifacts)} artifacts; leave it out.")
+        raise InputError(f"name={name!r} is for one model, got {len(artifacts)} artifacts; leave it out.")
     found: dict[str, Path] = {}
     for folder in artifacts:
         chosen = folder.resolve().name if name is None else name
         if not NAME.fullmatch(chosen):
             raise InputError(
                 f"{chosen!r} cannot be the name of a model in {server}; expected letters, digits, . _ and -, "
-                "at most 128, a letter or digit first. Choose one with --name."
+                "at most 128, a letter or digit first. Choose one with name='…'."
             )
         if chosen in found:
             raise InputError(f"{folder} and {found[chosen]} have the same name {chosen}; package one of them alone.")
@@ -38,7 +38,7 @@ def check_apart(out: Path, artifacts: Sequence[Path]) -> None:
     for folder in artifacts:
         target, source = out.resolve(), folder.resolve()
         if target == source or target in source.parents or source in target.parents:
-            raise StorageError(f"--out {out} and the artifact {folder} lie in each other; choose a folder of its own.")
+            raise StorageError(f"out={out} and the artifact {folder} lie in each other; choose a folder of its own.")
 
 
 def open_onnx(folder: Path) -> Artifact:

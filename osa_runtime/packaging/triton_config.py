@@ -85,7 +85,7 @@ class TritonConfig:
     def _batching(self) -> Message:
         for size in self.settings.preferred:
             if size > self.max_batch:
-                raise InputError(f"--preferred-batch is {size}, but {self.name} takes at most {self.max_batch} rows.")
+                raise InputError(f"preferred={size}, but {self.name} takes at most {self.max_batch} rows.")
         preferred = {"preferred_batch_size": self.settings.preferred} if self.settings.preferred else {}
         return preferred | {"max_queue_delay_microseconds": self.settings.max_delay_us}
 

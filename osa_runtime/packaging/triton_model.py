@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from osa_runtime.errors import InputError, OsaError
+from osa_runtime.runtime.input_checks import check_finite_inputs
 from osa_runtime.runtime.interface import manifest_interface
 from osa_runtime.runtime.session import load
 from osa_runtime.serving.batch_plan import BatchPlan
@@ -36,15 +37,15 @@ class TritonPythonModel:
             raise self._triton.TritonModelException(str(error)) from error
         manifest = self._session.manifest
         assert manifest is not None  # what was loaded is a folder, and has one
-        self._interface = manifest_interface(manifest, str(folder))
-        self._values = manifest.values
+        self._interface = manifest_interface(manifest)
         self._plan = BatchPlan(self._interface)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """As many responses as requests, each the answer or the error of its own request."""
         entries = [self._entry(request) for request in requests]
         for group in self._groups([entry for entry in entries if isinstance(entry, Job)]):
-            execute(self._session.run, self._plan, group)
+            for job in execute(self._session.run, self._plan, group).again:
+                execute(self._session.run, self._plan, [job])
         return [self._response(request, entry) for request, entry in zip(requests, entries, strict=True)]
 
     def finalize(self) -> None:
@@ -59,8 +60,7 @@ class TritonPythonModel:
     def _job(self, tensors: dict[str, Array]) -> Job:
         feeds = self._plan.with_mask(tensors)
         arrays = self._session.check(feeds)
-        for name, limits in self._values.items():
-            _check_ids(name, arrays[name], limits)
+        check_finite_inputs(arrays)
         return Job(arrays, self._plan.extent(arrays), _nobody_waits, arrived=0.0, deadline=math.inf)
 
     def _groups(self, jobs: Sequence[Job]) -> list[list[Job]]:
@@ -88,13 +88,6 @@ class TritonPythonModel:
         text = str(error) if isinstance(error, OsaError) else f"{type(error).__name__}: {error}"
         kind = self._triton.TritonError
         return kind(text, kind.INVALID_ARG if isinstance(error, InputError) else kind.INTERNAL)
-
-
-def _check_ids(name: str, array: Array, limits: Mapping[str, int]) -> None:
-    """Ids beyond the model's table would fail in the middle of a batch."""
-    low, high = int(array.min()), int(array.max())
-    if low < limits.get("min", low) or high > limits.get("max", high):
-        raise InputError(f"Input {name} holds ids from {low} to {high}; the model knows {dict(limits)}.")
 
 
 def _threads(config: Mapping[str, Any]) -> int:

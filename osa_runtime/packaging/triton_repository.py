@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from osa_runtime import __version__
-from osa_runtime.artifact import MANIFEST_FILE, Artifact
+from osa_runtime.artifact import Artifact
 from osa_runtime.atomic import atomic_folder, check_replaceable
 from osa_runtime.errors import RunError
 from osa_runtime.packaging.packed_artifacts import MARKER, check_apart, copy_artifact, name_artifacts, open_onnx
@@ -69,8 +69,8 @@ def package_triton(
 
 def _write_model(repository: Path, name: str, folder: Path, settings: TritonSettings) -> PackedModel:
     artifact = open_onnx(folder)
-    interface = manifest_interface(artifact.manifest, str(folder / MANIFEST_FILE))
-    config = TritonConfig(name, interface, settings, artifact.manifest.preprocessing_parameters())
+    interface = manifest_interface(artifact.manifest)
+    config = TritonConfig(name, interface, settings, artifact.manifest.configuration_parameters())
     samples = _tried_samples(artifact, config) if settings.warm_up else {}
     home = repository / name
     version = home / str(settings.version)
@@ -93,7 +93,7 @@ def _tried_samples(artifact: Artifact, config: TritonConfig) -> Feeds:
         except RunError as error:
             raise RunError(
                 f"{artifact.folder} fails on its warm-up sample, so Triton would not start it: {error} "
-                "Package it with --no-warm-up if it is right on your data."
+                "Package it with warm_up=False if it is right on your data."
             ) from error
     return feeds
 

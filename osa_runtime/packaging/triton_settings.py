@@ -27,23 +27,23 @@ class TritonSettings:
     warm_up: bool = True
 
     def __post_init__(self) -> None:
-        _check_choice("--backend", self.backend, BACKENDS)
-        _check_choice("--device", self.device, DEVICES)
-        _check_range("--version-number", self.version, 1, LARGEST_VERSION)
-        _check_range("--max-batch", self.max_batch, 1, LARGEST)
-        _check_range("--max-delay-us", self.max_delay_us, 0, LARGEST)
-        _check_range("--instances", self.instances, 1, LARGEST)
+        _check_choice("backend", self.backend, BACKENDS)
+        _check_choice("device", self.device, DEVICES)
+        _check_range("version", self.version, 1, LARGEST_VERSION)
+        _check_range("max_batch", self.max_batch, 1, LARGEST)
+        _check_range("max_delay_us", self.max_delay_us, 0, LARGEST)
+        _check_range("instances", self.instances, 1, LARGEST)
         for size in self.preferred:
-            _check_range("--preferred-batch", size, 1, self.max_batch)
+            _check_range("preferred", size, 1, self.max_batch)
         if self.threads is not None:
-            _check_range("--threads", self.threads, 1, 4096)
+            _check_range("threads", self.threads, 1, 4096)
 
 
-def _check_choice(flag: str, value: str, choices: tuple[str, ...]) -> None:
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise InputError(f"{flag} is {value!r}, expected {' or '.join(choices)}.")
+        raise InputError(f"{name}={value!r}: expected {' or '.join(choices)}.")
 
 
-def _check_range(flag: str, value: int, least: int, most: int) -> None:
+def _check_range(name: str, value: int, least: int, most: int) -> None:
     if type(value) is not int or not least <= value <= most:
-        raise InputError(f"{flag} is {value!r}, expected a whole number from {least} to {most}.")
+        raise InputError(f"{name}={value!r}: expected a whole number from {least} to {most}.")

@@ -1,7 +1,7 @@
 """The certificate: what was verified, on what, by what, how far it was from the truth, and the verdict.
 
 It is a plain JSON file, and needs nothing but the standard library to be read. A hash of its content shows damage and
-careless editing; it is no signature.
+careless editing; whoever must know where it comes from asks for a signature (``signing.py``).
 """
 
 from __future__ import annotations
@@ -10,18 +10,24 @@ import dataclasses
 import hashlib
 import json
 import math
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from osa_runtime.atomic import atomic_file
 from osa_runtime.errors import ArtifactError
+from osa_runtime.parity.evaluation import Evaluation
 from osa_runtime.parity.typed_json import decode
 
-VERSION = 1
+VERSION = 2
 CERTIFICATE_FILE = "certificate.json"
 
+SIGNATURE = re.compile("[0-9a-f]{128}")
+STRUCTURE_CHECK = "structure"  # the name of the check that compares the artifact's graph with a fresh export's
+
 Verdict = Literal["pass", "fail", "undecided"]
+Basis = Literal["structure and numbers", "numbers only", "no reference"]
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,14 @@ class OutputResult:
     artifact: dict[str, Any] | None = None  # from float64
     eager: dict[str, Any] | None = None  # from float64
     parity: dict[str, Any] | None = None  # the artifact from eager
+
+    @property
+    def remark(self) -> str:
+        """The reason; nothing where the figures say it: a pass, with no distance above the tolerance."""
+        found = [metrics.get("max_rel") for metrics in (self.artifact, self.eager, self.parity) if metrics]
+        limit = math.inf if self.tolerance is None else self.tolerance
+        plain = self.verdict == "pass" and all(distance is None or distance <= limit for distance in found)
+        return "" if plain else self.reason
 
 
 @dataclass(frozen=True)
@@ -94,7 +108,10 @@ class LayerResult:
 
 @dataclass(frozen=True)
 class UnitResult:
-    """One part of the model. ``alone`` is fed with eager's input, ``cumulative`` stands at the end of all before it."""
+    """One part of the model, on the case where it is closest to its limit or beyond it.
+
+    ``alone`` is fed with eager's input, ``cumulative`` stands at the end of all before it.
+    """
 
     unit: str
     alone: float | None
@@ -105,6 +122,7 @@ class UnitResult:
     cumulative: float | None = None
     cumulative_tolerance: float | None = None
     cumulative_passed: bool | None = None
+    case: str = ""
 
 
 @dataclass(frozen=True)
@@ -118,8 +136,17 @@ class Bisection:
 
 
 @dataclass(frozen=True)
+class Signature:
+    """Of the canonical content: ``key`` is the fingerprint of the key that made it, ``value`` hexadecimal."""
+
+    algorithm: Literal["ed25519"]
+    key: str
+    value: str
+
+
+@dataclass(frozen=True)
 class Certificate:
-    kind: Literal["verify", "compare"]
+    kind: Literal["verify", "consistency", "compare"]  # consistency: verify without a reference
     created: str
     subject: dict[str, Any]
     reference: dict[str, Any] | None
@@ -132,16 +159,32 @@ class Certificate:
     bisection: Bisection | None = None
     histogram: dict[str, list[float]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    evaluation: Evaluation | None = None
+    signature: Signature | None = None
+
+    @property
+    def basis(self) -> Basis:
+        """What the verdict rests on. Where structures could not be compared there is a note, and no such check."""
+        if self.reference is None and not self.settings.get("given_outputs"):
+            return "no reference"
+        compared = any(check.name == STRUCTURE_CHECK for check in self.checks)
+        return "structure and numbers" if compared else "numbers only"
+
+    @property
+    def verdict(self) -> Literal["pass", "consistent", "fail"]:
+        """Without a reference nothing passes: the artifact is consistent with itself and with what OSA promises."""
+        if self.failures() or all(case.verdict != "pass" for case in self.cases):
+            return "fail"
+        return "consistent" if self.basis == "no reference" else "pass"
 
     @property
     def passed(self) -> bool:
-        """Nothing failed, and of the cases at least one could be decided."""
-        decided = not self.cases or any(case.verdict == "pass" for case in self.cases)
-        return decided and not self.failures()
+        return self.verdict == "pass"
 
     @property
-    def verdict(self) -> Literal["pass", "fail"]:
-        return "pass" if self.passed else "fail"
+    def failed(self) -> bool:
+        """Something is wrong, or nothing could be decided."""
+        return self.verdict == "fail"
 
     def failures(self) -> list[str]:
         """Everything that failed, most telling first."""
@@ -152,14 +195,35 @@ class Certificate:
             found += [f"{case.name}: {o.name}: {o.reason}" for o in case.outputs if o.verdict == "fail"]
         return found
 
+    def evaluated(self, evaluation: Evaluation) -> Certificate:
+        """With the accuracy on labelled data, which must not be much worse than the reference's."""
+        check = Check("accuracy", evaluation.acceptable, str(evaluation))
+        notes = (*self.notes, *evaluation.notes)
+        return dataclasses.replace(self, evaluation=evaluation, checks=(*self.checks, check), notes=notes)
+
     @property
     def artifact_sha256(self) -> dict[str, str]:
-        """The hash of every file of the artifact, by name."""
+        """The hash of every file of the artifact, its manifest included, by name."""
         return dict(self.subject.get("files", {}))
 
+    def canonical(self) -> bytes:
+        """The content as bytes that do not depend on spacing or order; all but the signature."""
+        return _canonical(self._content())
+
+    def _content(self) -> dict[str, Any]:
+        content = dataclasses.asdict(self)
+        del content["signature"]
+        plain: dict[str, Any] = _plain(self._derived() | content)
+        return plain
+
     def to_json(self) -> str:
-        content = _plain({"version": VERSION, "verdict": self.verdict} | dataclasses.asdict(self))
-        return _dump(content | {"sha256": _digest(content)}, indent=2) + "\n"
+        content = self._content()
+        signature = dataclasses.asdict(self.signature) if self.signature is not None else None
+        return _dump(content | {"signature": signature, "sha256": _digest(content)}, indent=2) + "\n"
+
+    def _derived(self) -> dict[str, Any]:
+        """What is written for the reader's sake, and derived again when it is read."""
+        return {"version": VERSION, "verdict": self.verdict, "basis": self.basis}
 
     def write(self, path: Path) -> None:
         with atomic_file(path) as temporary:
@@ -168,10 +232,10 @@ class Certificate:
 
 
 def read_certificate(path: str | Path) -> Certificate:
-    """Read what ``write`` wrote; the verdict is derived again from the results, never taken on trust."""
+    """Read what ``write`` wrote; verdict and basis are derived again from the results, never taken on trust."""
     where = Path(path)
     try:
-        content = json.loads(where.read_text(encoding="utf-8"))
+        content = json.loads(where.read_text(encoding="utf-8"), object_pairs_hook=_object)
     except FileNotFoundError:
         raise ArtifactError(f"{where} does not exist; write it with `osa verify`.") from None
     except (OSError, ValueError, RecursionError) as error:
@@ -188,23 +252,37 @@ def _certificate(content: Any) -> Certificate:
     if not isinstance(content, dict) or content.get("version") != VERSION or type(content["version"]) is not int:
         raise ValueError("it is of another version")
     fields = dict(content)
-    if fields.pop("sha256", None) != _digest(fields):
+    digest, signature = fields.pop("sha256", None), fields.pop("signature", "missing")
+    if digest != _digest(fields):
         raise ValueError("it is damaged or was edited: its hash is not that of its content")
-    verdict = fields.pop("verdict", None)
-    del fields["version"]
-    certificate = decode(Certificate, fields)
+    said = {name: fields.pop(name, None) for name in ("version", "verdict", "basis")}
+    certificate = decode(Certificate, fields | {"signature": signature}, "certificate", whole=True)
     files = certificate.subject.get("files")
     if not isinstance(files, dict) or not all(isinstance(value, str) for value in files.values()):
         raise ValueError("it names no files with their hashes")
-    if verdict != certificate.verdict:
-        raise ValueError("its verdict is not that of its results")
+    if certificate.signature is not None and not SIGNATURE.fullmatch(certificate.signature.value):
+        raise ValueError("its signature is not one of Ed25519")
+    if (certificate.kind == "consistency") != (certificate.basis == "no reference"):
+        raise ValueError("its kind is not that of its reference")
+    if said != certificate._derived():
+        raise ValueError("its verdict or basis is not that of its results")
     return certificate
 
 
 def _digest(content: dict[str, Any]) -> str:
-    """Of the content, whatever its spacing and the order of its fields."""
-    text = _dump(content, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
+    return hashlib.sha256(_canonical(content)).hexdigest()
+
+
+def _canonical(content: dict[str, Any]) -> bytes:
+    return _dump(content, sort_keys=True, separators=(",", ":")).encode("utf-8", "backslashreplace")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Two readers may choose different ones of two equal names."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("it has a field twice")
+    return found
 
 
 def _dump(content: Any, **style: Any) -> str:

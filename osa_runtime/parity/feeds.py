@@ -5,7 +5,11 @@ constant   every token alike
 large      values 4 times as large, so that ‖S‖ grows about 16 times
 mixed      a batch whose rows have very different magnitudes: none may disturb another
 parallel   tokens that are dominated by what they have in common, so that Q and K are almost parallel and cancel in S
-padded     sequences of different lengths, with rubbish in the padding
+scaled f   random values times f
+broken     NaN in one row, Inf in another
+pixels     noise, as a recorded standardisation makes it of pixels; strokes: sparse drawings on black
+padded …   what is padding, and what is in it (``masks``)
+ids n      all ids in their order, from n on
 """
 
 from __future__ import annotations
@@ -19,6 +23,8 @@ from numpy.typing import NDArray
 
 from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import InputError
+from osa_runtime.parity.masks import MASK_KINDS, pad
+from osa_runtime.parity.pictures import PICTURE_KINDS, pictures
 from osa_runtime.parity.signature import Signature
 from osa_runtime.parity.sizes import all_sizes
 
@@ -68,8 +74,8 @@ def make_feeds(signature: Signature, kind: str, sizes: Mapping[str, int], seed: 
     except (MemoryError, ValueError) as error:  # numpy raises the second where a size is beyond 64 bits
         said = ", ".join(f"{axis}={size}" for axis, size in sizes.items())
         raise InputError(f"Inputs of {said} do not fit into memory; ask for smaller sizes.") from error
-    if signature.mask is not None and kind == "padded":
-        _pad(feeds, signature.mask, generator)
+    if signature.mask is not None and kind in MASK_KINDS:
+        pad(feeds, signature.mask, kind, generator)
     return feeds
 
 
@@ -93,8 +99,11 @@ def _values(
     shape = [axis if isinstance(axis, int) else sizes[axis] for axis in spec.shape]
     if spec.dtype == "bool":
         return np.ones(shape, bool)
+    if kind in PICTURE_KINDS and spec.name in signature.pixels:
+        return pictures(kind, shape, signature.pixels[spec.name], spec.dtype, generator)
     if spec.dtype.startswith("float"):
-        return _floats(kind, shape, generator).astype(spec.dtype)
+        with np.errstate(over="ignore"):  # beyond the type's range is one of the ranges to try
+            return _floats(kind, shape, generator).astype(spec.dtype)
     limits = signature.values.get(spec.name, {})
     low, high = limits.get("min", 0), limits.get("max", 1)
     return _ids(kind, shape, low, high, generator).astype(spec.dtype)
@@ -108,6 +117,12 @@ def _floats(kind: str, shape: Sequence[int], generator: np.random.Generator) -> 
         return 4.0 * noise
     if kind == "parallel":
         return 4.0 + 0.05 * noise
+    if kind.startswith("scaled "):
+        return float(kind.split()[1]) * noise
+    if kind == "broken" and noise.size:
+        rows = noise.reshape(shape[0] if shape else 1, -1)
+        rows[0, rows.shape[1] // 2] = np.nan
+        rows[1:2, 0] = np.inf
     if kind == "mixed" and shape:
         return noise * np.logspace(-2, 0.5, shape[0]).reshape(-1, *[1] * (len(shape) - 1))
     return noise
@@ -119,19 +134,7 @@ def _ids(kind: str, shape: Sequence[int], low: int, high: int, generator: np.ran
         if kind == "parallel" and shape:
             ids[..., -1] = high
         return ids
+    if kind.startswith("ids "):
+        count = int(np.prod(shape, dtype=int))
+        return (low + (int(kind.split()[1]) + np.arange(count)) % (high - low + 1)).reshape(shape)
     return generator.integers(low, high, shape, endpoint=True)
-
-
-def _pad(feeds: dict[str, Array], mask: str, generator: np.random.Generator) -> None:
-    """Rows of different lengths, the first full, the last of one token; what is in the padding must not matter."""
-    batch, length = feeds[mask].shape[0], feeds[mask].shape[-1]
-    counts = np.linspace(length, 1, max(batch, 2))[:batch].round().astype(int) if batch > 1 else np.array([length // 2])
-    real = np.arange(length) < np.maximum(counts, 1)[:, None]
-    feeds[mask] = np.ascontiguousarray(
-        np.broadcast_to(real.reshape(batch, *[1] * (feeds[mask].ndim - 2), length), feeds[mask].shape)
-    )
-    for name, array in feeds.items():
-        if name != mask and array.dtype.kind == "f" and array.shape[:2] == (batch, length):
-            rubbish = 50.0 * generator.standard_normal(array.shape)
-            kept = real.reshape(batch, length, *[1] * (array.ndim - 2))
-            feeds[name] = np.where(kept, array, rubbish).astype(array.dtype)

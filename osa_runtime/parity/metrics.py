@@ -14,7 +14,8 @@ TINY = float(np.finfo(np.float64).tiny)
 
 @dataclass(frozen=True)
 class Metrics:
-    """``max_rel`` and ``rms`` are relative to the largest magnitude and to the RMS of the expected values.
+    """``max_rel`` and ``rms`` are relative to the largest magnitude and to the RMS of the expected values; ``max_rel``
+    by row, where there are rows, so that large ones do not hide what is wrong with small ones.
 
     ULPs are those of the actual values' own type at the largest expected magnitude of its last axis: between values
     near zero the number of representable numbers says nothing about a sum that passed through large ones.
@@ -34,16 +35,21 @@ class Metrics:
         return dataclasses.asdict(self)
 
 
-def measure(actual: NDArray[Any], expected: NDArray[Any], *, classes: bool = False) -> Metrics:
-    """Both must be finite, of one shape and not empty; ``classes`` says that the last axis holds logits."""
+def measure(actual: NDArray[Any], expected: NDArray[Any], *, classes: bool = False, by_row: bool = False) -> Metrics:
+    """Both must be finite, of one shape and not empty; ``classes`` says that the last axis holds logits.
+
+    ``by_row``: the first axis holds rows that have nothing to do with each other.
+    """
     a, b = actual.astype(np.float64), expected.astype(np.float64)
     with np.errstate(over="ignore"):  # at the end of float64 a distance is infinite, which fails
         difference = np.abs(a - b)
+        rows = (len(b) if by_row and b.ndim else 1, -1)
+        largest = np.maximum(np.abs(b).reshape(rows).max(1), TINY)
+        max_rel = float((difference.reshape(rows).max(1) / largest).max())
         ulps = np.minimum(difference / _spacing(b, actual.dtype), np.finfo(np.float64).max)
-    largest = max(float(np.max(np.abs(b))), TINY)
     return Metrics(
         max_abs=float(difference.max()),
-        max_rel=float(difference.max()) / largest,
+        max_rel=max_rel,
         rms=float(_rms(difference) / max(_rms(b), TINY)),
         cosine=_cosine(a.ravel(), b.ravel()),
         ulp_p50=float(np.percentile(ulps, 50)),

@@ -6,17 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from osa_runtime.artifact import TensorSpec
+from osa_runtime.pixels import Standardisation
 
 TOKENS = "tokens"  # an axis of this name is a length, wherever it stands
 
 
 @dataclass(frozen=True)
 class Signature:
-    """``axes`` has the range of each dynamic axis that has one, ``values`` that of the ids in an input."""
+    """``axes`` has the range of each dynamic axis that has one, ``values`` that of the ids in an input.
+
+    ``pixels`` has what was done to the pixels of an input before the model saw them.
+    """
 
     inputs: tuple[TensorSpec, ...]
     axes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     values: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    pixels: Mapping[str, Standardisation] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:

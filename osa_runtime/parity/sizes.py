@@ -26,9 +26,9 @@ def all_sizes(
 
 
 def default_lengths(limit: int | None, width: int | None) -> list[int]:
-    """One token, odd, just below and just above 2d, and longer than any example; and the longest, if it is not long."""
+    """One token, odd, around 2d, and longer than any example; and the longest, if it is not long."""
     twice = 2 * (width or 16)
-    wanted = [1, 7, twice - 1, twice + 1, 2 * twice + 3]
+    wanted = [1, 7, twice - 1, twice, twice + 1, 2 * twice + 3]
     if limit is not None:
         wanted = [length for length in wanted if length < limit] + [min(limit, LONGEST)]
     return sorted(set(wanted))
@@ -36,7 +36,7 @@ def default_lengths(limit: int | None, width: int | None) -> list[int]:
 
 def _batches(signature: Signature, batches: Sequence[int] | None) -> list[Sizes]:
     if signature.batch is None:
-        _refuse("--batch", batches)
+        _refuse("batches", batches)
         return [{}]
     return [{signature.batch: size} for size in _fitting(signature, signature.batch, batches, BATCHES)]
 
@@ -44,7 +44,7 @@ def _batches(signature: Signature, batches: Sequence[int] | None) -> list[Sizes]
 def _lengths(signature: Signature, width: int | None, lengths: Sequence[int] | None) -> list[Sizes]:
     """All axes beside the batch get the same length, as far as each of them takes it."""
     if not signature.lengths:
-        _refuse("--tokens", lengths)
+        _refuse("lengths", lengths)
         return [{}]
     first, *others = signature.lengths
     found = []
@@ -65,6 +65,8 @@ def _fitting(signature: Signature, axis: str, asked: Sequence[int] | None, usual
     return list(dict.fromkeys(fitting))
 
 
-def _refuse(flag: str, sizes: Sequence[int] | None) -> None:
+def _refuse(name: str, sizes: Sequence[int] | None) -> None:
     if sizes is not None:
-        raise InputError(f"{flag} was given, but the model has no dynamic axis for it; leave it out.")
+        raise InputError(
+            f"{name}='{','.join(map(str, sizes))}' was given, but the model has no dynamic axis for it; leave it out."
+        )

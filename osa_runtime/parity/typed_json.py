@@ -1,58 +1,85 @@
-"""From JSON back to dataclasses, strictly: a field that is missing, unknown or of another type is a ValueError."""
+"""From JSON back to dataclasses, strictly: a field that is unknown or of another type is a ValueError."""
 
 from __future__ import annotations
 
 import dataclasses
 import types
 import typing
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 T = TypeVar("T")
 
-# JSON has no NaN and no infinity: such numbers were written as null, and stay None.
-PLAIN: dict[Any, tuple[type, ...]] = {str: (str,), bool: (bool,), int: (int,), float: (int, float, type(None))}
+PLAIN: dict[Any, tuple[type, ...]] = {str: (str,), Path: (str,), bool: (bool,), int: (int,), float: (int, float)}
 
 
-def decode(kind: type[T], value: Any) -> T:
-    """An instance of the dataclass ``kind`` from the object that ``dataclasses.asdict`` and JSON made of one."""
-    found: T = _decode(kind, value, "certificate")
+def decode(kind: type[T], value: Any, where: str, *, whole: bool) -> T:
+    """An instance of the dataclass ``kind`` from JSON, which errors call ``where``.
+
+    ``whole`` is for what ``dataclasses.asdict`` and JSON made of one: every field is there, also where it is the
+    default, and a number that JSON does not have, NaN or an infinity, was written as null and stays None. Otherwise
+    someone wrote it, perhaps in YAML, which takes the number 1e-5 for a word.
+    """
+    found: T = _Decoder(whole).decode(kind, value, where)
     return found
 
 
-def _decode(kind: Any, value: Any, where: str) -> Any:
-    if kind is Any:
-        return value
-    if dataclasses.is_dataclass(kind):
-        return _object(kind, value, where)
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (typing.Union, types.UnionType):
-        return None if value is None else _decode(arguments[0], value, where)
-    if origin is Literal:
-        return _checked(value, isinstance(value, str) and value in arguments, where, " or ".join(arguments))
-    if origin is tuple:
-        return tuple(_items(arguments[0], value, where))
-    if origin is list:
-        return _items(arguments[0], value, where)
-    if origin is dict:
+class _Decoder:
+    def __init__(self, whole: bool) -> None:
+        self._whole = whole
+
+    def decode(self, kind: Any, value: Any, where: str) -> Any:
+        if kind is Any:
+            return value
+        if dataclasses.is_dataclass(kind):
+            return self._object(kind, value, where)
+        origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+        if origin in (typing.Union, types.UnionType):
+            return None if value is None else self.decode(_fitting(arguments, value), value, where)
+        if origin is Literal:
+            return _checked(value, isinstance(value, str) and value in arguments, where, " or ".join(arguments))
+        if origin is tuple:
+            return tuple(self._items(arguments[0], value, where))
+        if origin is list:
+            return self._items(arguments[0], value, where)
+        if origin is dict:
+            _checked(value, isinstance(value, dict), where, "an object")
+            return {key: self.decode(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
+        if kind is float and value is None and self._whole:
+            return None
+        if kind is float and isinstance(value, str) and not self._whole:
+            value = _number(value)
+        _checked(value, type(value) in PLAIN[kind], where, kind.__name__)
+        return Path(value) if kind is Path else value
+
+    def _items(self, kind: Any, value: Any, where: str) -> list[Any]:
+        _checked(value, isinstance(value, list), where, "a list")
+        return [self.decode(kind, item, f"{where}[{index}]") for index, item in enumerate(value)]
+
+    def _object(self, kind: Any, value: Any, where: str) -> Any:
         _checked(value, isinstance(value, dict), where, "an object")
-        return {key: _decode(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
-    return _checked(value, type(value) in PLAIN[kind], where, kind.__name__)
+        fields = dataclasses.fields(kind)
+        needed = {field.name for field in fields if self._whole or _has_no_default(field)}
+        missing, unknown = sorted(needed - set(value)), sorted(set(value) - {field.name for field in fields})
+        if missing or unknown:
+            raise ValueError(f"{where} lacks {missing or 'nothing'} and has the unknown fields {unknown or 'none'}")
+        hints = typing.get_type_hints(kind)
+        return kind(**{name: self.decode(hints[name], item, f"{where}.{name}") for name, item in value.items()})
 
 
-def _items(kind: Any, value: Any, where: str) -> list[Any]:
-    _checked(value, isinstance(value, list), where, "a list")
-    return [_decode(kind, item, f"{where}[{index}]") for index, item in enumerate(value)]
+def _fitting(kinds: tuple[Any, ...], value: Any) -> Any:
+    return next((kind for kind in kinds if type(value) in PLAIN.get(kind, ())), kinds[0])
 
 
-def _object(kind: Any, value: Any, where: str) -> Any:
-    """What the dataclass has a default for may not be left out either: it was written."""
-    _checked(value, isinstance(value, dict), where, "an object")
-    names = [field.name for field in dataclasses.fields(kind)]
-    if set(names) != set(value):
-        missing, unknown = sorted(set(names) - set(value)), sorted(set(value) - set(names))
-        raise ValueError(f"{where} lacks {missing or 'nothing'} and has the unknown fields {unknown or 'none'}")
-    hints = typing.get_type_hints(kind)
-    return kind(**{name: _decode(hints[name], value[name], f"{where}.{name}") for name in names})
+def _has_no_default(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _checked(value: Any, valid: bool, where: str, expected: str) -> Any:

@@ -57,6 +57,15 @@ class LoadOptions:
 
 
 @dataclass(frozen=True)
+class Where:
+    """On what a model is asked to run."""
+
+    device: str = "cpu"
+    threads: int | None = None
+    allow_fallback: bool = False
+
+
+@dataclass(frozen=True)
 class Placement:
     """Where a session really runs.
 

@@ -26,7 +26,21 @@ def check_inputs(feeds: Mapping[str, Any], interface: Interface) -> dict[str, Ar
     for spec in known:
         _check_fixed_axes(spec, arrays[spec.name])
     _check_named_axes(known, arrays, interface)
+    check_values(arrays, interface)
     return arrays
+
+
+def check_values(arrays: Mapping[str, Array], interface: Interface) -> None:
+    """An id beyond the model's table would fail in the middle of a batch; a pixel beyond its scale would not fail."""
+    for name, limits in interface.values.items():
+        array = arrays.get(name)
+        if array is None or not array.size:
+            continue
+        low, high = int(array.min()), int(array.max())
+        if low < limits["min"] or high > limits["max"]:
+            raise InputError(
+                f"Input {name} holds values from {low} to {high}; the model takes {limits['min']} to {limits['max']}."
+            )
 
 
 def check_finite_inputs(arrays: Mapping[str, Array]) -> None:

@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from osa_runtime.artifact import Manifest, TensorSpec
-from osa_runtime.errors import ArtifactError, InterfaceError
-
-DTYPES = ("float32", "float16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
+from osa_runtime.errors import InterfaceError
 
 # A TorchScript file without manifest names its inputs and says nothing of their types and shapes.
 ANY_DTYPE = "any"
@@ -17,30 +15,20 @@ ANY_SHAPE: tuple[int | str, ...] = ("...",)
 
 @dataclass(frozen=True)
 class Interface:
-    """``axes`` has the range of each dynamic axis that has one, ``optional`` the inputs that may be left out."""
+    """``axes`` has the range of each dynamic axis that has one, ``optional`` the inputs that may be left out.
+
+    ``values`` has the range of the whole numbers that an input may hold: ids, or pixels in bytes.
+    """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     axes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     optional: frozenset[str] = frozenset()
+    values: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
-def manifest_interface(manifest: Manifest, where: str) -> Interface:
-    """The interface that a manifest declares, refused where no model can have it."""
-    for kind, specs in (("input", manifest.inputs), ("output", manifest.outputs)):
-        names = [spec.name for spec in specs]
-        if not names or len(set(names)) != len(names):
-            raise ArtifactError(f"{where} names the {kind}s {names}, expected at least one and each once.")
-        for spec in specs:
-            _check_spec(spec, kind, where)
-    return Interface(manifest.inputs, manifest.outputs, manifest.axes)
-
-
-def _check_spec(spec: TensorSpec, kind: str, where: str) -> None:
-    if spec.dtype not in DTYPES:
-        raise ArtifactError(f"{where} gives {kind} {spec.name} the type {spec.dtype!r}, expected {', '.join(DTYPES)}.")
-    if any(isinstance(axis, bool) or (isinstance(axis, int) and axis < 0) for axis in spec.shape):
-        raise ArtifactError(f"{where} gives {kind} {spec.name} the shape {list(spec.shape)}; sizes are 0 or more.")
+def manifest_interface(manifest: Manifest) -> Interface:
+    return Interface(manifest.inputs, manifest.outputs, manifest.axes, values=manifest.values)
 
 
 def check_agreement(declared: Interface, found: Interface, where: str) -> None:

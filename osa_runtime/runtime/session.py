@@ -11,11 +11,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from osa_runtime.artifact import MANIFEST_FILE, Artifact, Manifest, TensorSpec
-from osa_runtime.errors import ArtifactError, InputError, RunError
+from osa_runtime.artifact import Artifact, Manifest, TensorSpec
+from osa_runtime.errors import InputError, RunError
+from osa_runtime.file_kinds import NO_MODELS, file_kind
+from osa_runtime.recognition import not_an_artifact
 from osa_runtime.runtime.calibrated_ranges import CalibratedRanges
 from osa_runtime.runtime.device import LoadOptions, Placement, parse_device
-from osa_runtime.runtime.input_checks import Array, check_finite_inputs, check_inputs, describe_nonfinite
+from osa_runtime.runtime.input_checks import Array, check_finite_inputs, check_inputs, check_values, describe_nonfinite
 from osa_runtime.runtime.interface import Interface, manifest_interface
 from osa_runtime.runtime.quick_check import QuickCheck
 from osa_runtime.runtime.squarings import Squarings
@@ -40,7 +42,7 @@ class Source:
     def declared(self) -> Interface | None:
         if self.artifact is None:
             return None
-        return manifest_interface(self.artifact.manifest, str(self.artifact.folder / MANIFEST_FILE))
+        return manifest_interface(self.artifact.manifest)
 
 
 class Session(ABC):
@@ -79,6 +81,11 @@ class Session(ABC):
         return self._interface.axes
 
     @property
+    def values(self) -> Mapping[str, Mapping[str, int]]:
+        """The range of the whole numbers that an input may hold, where there is one."""
+        return self._interface.values
+
+    @property
     def manifest(self) -> Manifest | None:
         return self.artifact.manifest if self.artifact else None
 
@@ -97,7 +104,9 @@ class Session(ABC):
     def check(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         """The feeds as arrays that the model takes; the first thing that is wrong is an InputError."""
         if self._quick.passes(feeds):
-            return {spec.name: feeds[spec.name] for spec in self._interface.inputs}
+            arrays = {spec.name: feeds[spec.name] for spec in self._interface.inputs}
+            check_values(arrays, self._interface)
+            return arrays
         return check_inputs(feeds, self._interface)
 
     def run_checked(self, arrays: dict[str, Array]) -> dict[str, Array]:
@@ -132,7 +141,7 @@ def check_finite_outputs(outputs: Mapping[str, Array]) -> None:
         if broken:
             raise RunError(
                 f"Output {name} holds {broken}: the inputs or the attention's norms are beyond the range of the model, "
-                "or a sequence has no real token. Check the inputs, or export with more --squarings."
+                "or a sequence has no real token. Check the inputs, or export with more squarings."
             )
 
 
@@ -176,14 +185,12 @@ def _open(source: Source, options: LoadOptions) -> Session:
 
 def _source(path: Path, check_hash: bool) -> Source:
     if not path.exists():
-        raise ArtifactError(f"{path} does not exist; expected a folder that `osa export` wrote, or a model file.")
+        raise not_an_artifact(path)
     if path.is_dir():
         artifact = Artifact.open(path)
         if check_hash:
             artifact.check_files()
         return Source(artifact.model_path, artifact.manifest.format, artifact)
-    if path.suffix not in FORMAT_OF:
-        raise InputError(
-            f"{path} is not a model file: expected a folder or a name that ends in {', '.join(FORMAT_OF)}."
-        )
+    if path.suffix not in FORMAT_OF or file_kind(path) in NO_MODELS:
+        raise not_an_artifact(path)
     return Source(path, FORMAT_OF[path.suffix])

@@ -17,6 +17,8 @@ from typing import Any
 from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import ArtifactError, MissingDependencyError
 from osa_runtime.runtime.interface import ANY_DTYPE, ANY_SHAPE, Interface
+from osa_runtime.runtime.program_texts import refuse_code
+from osa_runtime.runtime.torch_archives import refuse_ambiguous
 
 UNPICKLED = "its weights must be plain data"
 
@@ -27,13 +29,14 @@ def import_torch(path: Path, format: str) -> Any:  # noqa: A002 - the word of th
     except (ImportError, OSError) as error:  # OSError: one of its shared libraries is missing
         raise MissingDependencyError(
             f"{path} is a {format} model and needs torch, which cannot be imported ({error}). "
-            'Install it with `pip install "osa-runtime[export]"`, or export the model with --format onnx.'
+            'Install it with `pip install "osa-runtime[export]"`, or export the model with `osa export --format onnx`.'
         ) from error
     return torch
 
 
 def read_torchscript(torch: Any, path: Path, device: str) -> tuple[Any, Interface]:
     with _damage(path, "TorchScript"):
+        refuse_ambiguous(path)
         module = torch.jit.load(str(path), map_location=device).eval()
         schema = module.forward.schema
         arguments = schema.arguments[1:]  # the first is self
@@ -47,7 +50,8 @@ def read_torchscript(torch: Any, path: Path, device: str) -> tuple[Any, Interfac
 
 def read_pt2(torch: Any, path: Path, device: str) -> tuple[Any, Interface]:
     with _damage(path, "pt2"):
-        _refuse_pickles(torch, path)
+        refuse_ambiguous(path)
+        _refuse_code(torch, path)
         program = torch.export.load(str(path))
         if device != "cpu":
             from torch.export.passes import move_to_device_pass
@@ -80,17 +84,21 @@ def _output_names(count: int) -> list[str]:
     return ["output"] if count == 1 else [f"output_{i}" for i in range(count)]
 
 
-def _refuse_pickles(torch: Any, path: Path) -> None:
-    """torch.export.load unpickles what a file declares as pickled, and a pickle runs code while it is read."""
+def _refuse_code(torch: Any, path: Path) -> None:
+    """torch.export.load unpickles what a file declares as pickled and evaluates its expressions: both can run code."""
     records = torch._C.PyTorchFileReader(str(path))  # the very reader that torch.export.load uses
     names = set(records.get_all_records())
     if "archive_format" not in names or records.get_record("archive_format") != b"pt2":
         raise ValueError("it is not an archive of torch.export")
     for name in sorted(names):
         if name.startswith("data/sample_inputs/"):
-            torch.load(io.BytesIO(records.get_record(name)), weights_only=True)
+            refuse_code(torch.load(io.BytesIO(records.get_record(name)), weights_only=True))
+        elif name.startswith("models/"):
+            refuse_code(json.loads(records.get_record(name)))
         elif name.startswith(("data/weights/", "data/constants/")):
             _refuse_pickled_record(name, records)
+        elif name.startswith("data/"):
+            raise ValueError(f"it holds {name}, and nothing but weights and inputs is read; compiled code would run.")
 
 
 def _refuse_pickled_record(name: str, records: Any) -> None:

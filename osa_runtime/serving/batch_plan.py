@@ -22,14 +22,15 @@ MAX_STRETCH = 2  # longer ones are padded to no more than this many times their 
 
 
 class Extent(NamedTuple):
-    """What of a request decides its place in a batch."""
+    """What of a request decides its place in a batch; ``apart`` has one for itself."""
 
     rows: int
     length: int = 0
     sizes: tuple[int, ...] = ()
+    apart: bool = False
 
     def fits(self, other: Extent) -> bool:
-        if self.sizes != other.sizes:
+        if self.apart or other.apart or self.sizes != other.sizes:
             return False
         if self.length == other.length:
             return True
@@ -82,9 +83,11 @@ class BatchPlan:
         shape = [axis if isinstance(axis, int) else sizes[axis] for axis in self.mask.shape]
         return feeds | {MASK: np.ones(shape, bool)}
 
+    def rows(self, feeds: Mapping[str, Array]) -> int:
+        return next(iter(feeds.values())).shape[0] if self.can_batch else 1
+
     def extent(self, feeds: Mapping[str, Array]) -> Extent:
-        first = next(iter(feeds.values()))
-        rows = first.shape[0] if self.can_batch else 1
+        rows = self.rows(feeds)
         length = feeds[MASK].shape[1] if self._padded else 0
         free = self._free
         sizes = tuple([feeds[name].shape[axis] for name, axis in free if name in feeds]) if free else ()

@@ -142,7 +142,12 @@ class Batcher:
     def _finish(self, jobs: list[Job], outcome: Outcome) -> None:
         self._running = []
         self._remember(outcome.phases.run)
+        for job in outcome.again:
+            job.extent = job.extent._replace(apart=True)
+            self._waiting.append(job)
         self._start_or_wait()  # first, so that the model works while the answers are written
+        if outcome.again:
+            jobs = [job for job in jobs if job not in outcome.again]
         self._book.add_batch(sum([job.extent.rows for job in jobs]), outcome.phases)
         self._book.retried_batches += outcome.retried
         now = time.perf_counter()

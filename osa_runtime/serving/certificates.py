@@ -1,29 +1,48 @@
-"""``--require-certificate``: only models whose parity was proved, and whose files are those that were proved."""
+"""``require_certificate``: only models whose parity was proved, and whose files are those that were proved."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from osa_runtime.artifact import Artifact, sha256
+from osa_runtime.artifact import Artifact
 from osa_runtime.errors import ArtifactError, OsaError
 from osa_runtime.parity.certificate import CERTIFICATE_FILE, Certificate, read_certificate
+from osa_runtime.parity.trust import files_objection, folder_objection, objection
 
-REMEDY = "Verify the artifact with `osa verify` and write the certificate beside it, or serve it without a certificate."
+REMEDY = "Run `osa verify ARTIFACT --against CHECKPOINT --certify`, or serve it without require_certificate=True."
+
+SIGN = "Sign it with `osa verify ARTIFACT --against CHECKPOINT --certify --sign KEY`."
 
 
-def check_certificate(artifact: Artifact) -> None:
-    """Raise unless a passing certificate lies beside the model and names the very files that are there."""
+def check_certificate(artifact: Artifact, trusted_keys: Sequence[Path] = ()) -> None:
+    """Raise unless a certificate beside the model says that it is right, and was made for these very files.
+
+    Where there are trusted keys, one of them must have signed it. Its hashes are compared with the manifest's here, and
+    the files with the manifest's by whoever loads them.
+    """
     path = artifact.folder / CERTIFICATE_FILE
     certificate = read_certificate(path)
-    if certificate.kind != "verify":
-        raise ArtifactError(f"{path} is of the kind {certificate.kind}, expected verify. {REMEDY}")
-    if not certificate.passed:
-        first = next(iter(certificate.failures()), "nothing could be decided")
-        raise ArtifactError(f"{path} says that the model failed its verification: {first}. {REMEDY}")
-    certified = certificate.artifact_sha256
-    for name in artifact.manifest.files:
-        if certified.get(name) != sha256(artifact.folder / name):
-            raise ArtifactError(f"{path} was written for another {name}: the hashes differ. {REMEDY}")
+    reason = objection(certificate) or files_objection(certificate, artifact) or folder_objection(artifact)
+    if reason is not None:
+        raise ArtifactError(f"{path} is not enough to serve the model: {reason}. {REMEDY}")
+    if trusted_keys:
+        from osa_runtime.parity.signing import check_signature, read_public_key
+
+        try:
+            check_signature(certificate, [read_public_key(key) for key in trusted_keys])
+        except ArtifactError as error:
+            raise ArtifactError(f"{path} is not enough to serve the model: {error} {SIGN}") from error
+
+
+def check_keys(paths: Sequence[Path]) -> None:
+    """When a server starts: each must be a public key."""
+    if paths:
+        from osa_runtime.parity.signing import read_public_key
+
+        for path in paths:
+            read_public_key(path)
 
 
 def layer_summary(artifact: Artifact) -> list[dict[str, Any]]:
@@ -32,9 +51,7 @@ def layer_summary(artifact: Artifact) -> list[dict[str, Any]]:
         certificate = read_certificate(artifact.folder / CERTIFICATE_FILE)
     except OsaError:
         return []
-    exported = {name: entry.get("sha256") for name, entry in artifact.manifest.files.items()}
-    certified = certificate.artifact_sha256
-    return _worst_by_layer(certificate) if exported.items() <= certified.items() else []
+    return _worst_by_layer(certificate) if files_objection(certificate, artifact) is None else []
 
 
 def _worst_by_layer(certificate: Certificate) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""gzip and deflate, inflated no further than the limit allows: a small body can unpack to any size."""
+"""gzip and deflate, inflated no further than the limits allow: a small body can unpack to any size."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from osa_runtime.serving.refusals import BadRequest, TooLarge
 
 WINDOW_BITS = {"gzip": 31, "deflate": 15}
 LEVEL = 1  # tensors hardly shrink further, and time counts
+RATIO, FREE = 100, 4 << 20  # how many times its size a body may unpack to; below so many bytes any
 
 
-def decompress(body: bytes, encoding: str, limit: int) -> bytes:
+def decompress(body: bytes | bytearray, encoding: str, limit: int) -> bytes:
     if encoding not in WINDOW_BITS:
         raise BadRequest(f"The content encoding is {encoding[:40]!r}, expected gzip, deflate or none.")
     stream = zlib.decompressobj(WINDOW_BITS[encoding])
+    most = min(limit, max(FREE, RATIO * len(body)))
     try:
-        result = stream.decompress(body, limit + 1)
+        result = stream.decompress(body, most + 1)
     except zlib.error as error:
         raise BadRequest(f"The body is not valid {encoding}: {error}.") from error
-    if len(result) > limit:
-        raise TooLarge(f"The body unpacks to more than {limit} bytes, the limit of this server.")
+    if len(result) > most:
+        why = "the limit here" if most == limit else f"{RATIO} times its size; send it as it is"
+        raise TooLarge(f"The body unpacks to more than {most} bytes, {why}.")
     if not stream.eof or stream.unused_data:
         raise BadRequest(f"The body is not valid {encoding}: it is cut short, or something follows it.")
     return result

@@ -62,7 +62,7 @@ def model_config(engine: Engine, model: ServedModel) -> dict[str, Any]:
         "output": [_config_tensor(model, spec) for spec in model.interface.outputs],
         "default_model_filename": "model.onnx",
     }
-    parameters = model.manifest.preprocessing_parameters()
+    parameters = model.manifest.configuration_parameters()
     if parameters:
         config["parameters"] = {key: {"string_value": text} for key, text in parameters.items()}
     return config | {"dynamic_batching": {"max_queue_delay_microseconds": delay}} if model.max_batch else config
@@ -77,7 +77,7 @@ def _optional(spec: TensorSpec) -> dict[str, Any]:
     return {"optional": True} if spec.name == MASK and spec.dtype == "bool" else {}
 
 
-def statistics(engine: Engine, name: str = "", version: str = "") -> dict[str, Any]:
+async def statistics(engine: Engine, name: str = "", version: str = "") -> dict[str, Any]:
     """The statistics of one model, of one version, or of all that are loaded."""
     if name:
         model = engine.repository.find(name, version)  # refuses what is unknown
@@ -87,7 +87,8 @@ def statistics(engine: Engine, name: str = "", version: str = "") -> dict[str, A
         keys = [(m.name, m.version) for m in engine.repository.served()]
     if version and not name:
         raise NotFound("A version was given without a model; name the model, too.")
-    return {"model_stats": [_model_statistics(*key, engine.book.page(*key)) for key in keys]}
+    figures = await engine.snapshot()
+    return {"model_stats": [_model_statistics(*key, figures.page(key)) for key in keys]}
 
 
 def _model_statistics(name: str, version: int, book: ModelStatistics) -> dict[str, Any]:

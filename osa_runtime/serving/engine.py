@@ -7,16 +7,19 @@ import time
 import traceback
 from collections.abc import Callable
 
-from osa_runtime.errors import OsaError
+from osa_runtime.errors import ArtifactError, OsaError
 from osa_runtime.serving.connections import Connections
 from osa_runtime.serving.job import Job
 from osa_runtime.serving.logs import Log
 from osa_runtime.serving.messages import InferenceRequest, InferenceResponse
 from osa_runtime.serving.model import ServedModel
 from osa_runtime.serving.model_folders import ModelFolders
+from osa_runtime.serving.parsing import Parsing
 from osa_runtime.serving.refusals import BadRequest, Refusal, as_refusal
 from osa_runtime.serving.repository import Repository
 from osa_runtime.serving.settings import ServerSettings
+from osa_runtime.serving.siblings import Siblings
+from osa_runtime.serving.snapshot import Snapshot
 from osa_runtime.serving.statistics import StatisticsBook
 from osa_runtime.serving.tracing import Tracing
 
@@ -25,19 +28,51 @@ OnAnswer = Callable[[Answer], None]
 
 
 class Engine:
-    def __init__(self, settings: ServerSettings, log: Log) -> None:
+    def __init__(self, settings: ServerSettings, log: Log, siblings: Siblings | None = None) -> None:
         self.settings = settings
+        self._siblings = siblings
         self.log = log
         self.book = StatisticsBook()
         folders = ModelFolders(settings.artifacts, settings.repository)
         self.repository = Repository(settings, folders, self.book, log)
         self.tracing = Tracing()
         self.connections = Connections(settings.limits.connections)
+        self.parsing = Parsing(settings.limits.body)
         self.stopping = False  # no longer ready, but what comes is still answered
 
     @property
     def ready(self) -> bool:
         return not self.stopping and bool(self.repository.served())
+
+    async def snapshot(self) -> Snapshot:
+        """The figures of this process and of its siblings together."""
+        total = Snapshot.of(self)
+        for answer in await self._siblings.ask("snapshot", total) if self._siblings else ():
+            if answer.problem is None:
+                total = total.plus(answer.value)
+            else:
+                self.log.warning("figures are missing", reason=answer.problem)
+        return total
+
+    async def load(self, name: str) -> None:
+        await self.repository.load(name)
+        await self._tell("load", name)
+
+    async def unload(self, name: str) -> None:
+        await self.repository.unload(name)
+        await self._tell("unload", name)
+
+    async def _tell(self, what: str, name: str) -> None:
+        """All workers have the same models, or the one who asked hears that they have not."""
+        answers = await self._siblings.ask(what, name) if self._siblings else []
+        for problem in (answer.problem for answer in answers if answer.problem is not None):
+            raise ArtifactError(f"failed to {what} {name!r} in another worker: {problem}")
+
+    @property
+    def largest_body(self) -> int:
+        """Bytes that a request of any model may have; into a repository, larger models may come."""
+        sizes = [model.limits.body for model in self.repository.served()]
+        return max(sizes) if sizes and self.settings.repository is None else self.settings.limits.body
 
     def submit(self, request: InferenceRequest, on_answer: OnAnswer, *, alone: bool = False) -> Job:
         """Queue a request. ``on_answer`` is called once, in the event loop; a refusal at once is raised.
@@ -49,8 +84,9 @@ class Engine:
         try:
             return self._queue(model, request, on_answer, arrived, alone)
         except OsaError as error:
-            model.book.add_failure(time.perf_counter() - arrived, as_refusal(error).status)
-            raise
+            refusal = as_refusal(error)
+            model.book.add_failure(time.perf_counter() - arrived, refusal.status)
+            raise refusal from None
 
     def _queue(
         self, model: ServedModel, request: InferenceRequest, on_answer: OnAnswer, arrived: float, alone: bool
@@ -80,7 +116,9 @@ class Engine:
         if self.log.requests or self.tracing.active:
             self._report(model, request, job)
         if job.error is None:
-            return InferenceResponse(model.name, model.version_text, request.id, job.outputs)
+            return InferenceResponse(
+                model.name, model.version_text, request.id, job.outputs, model.manifest.class_names
+            )
         if not isinstance(job.error, OsaError):
             text = "".join(traceback.format_exception(job.error))
             self.log.error("request failed unexpectedly", model=model.name, id=request.id, traceback=text)
@@ -104,17 +142,21 @@ class Engine:
                 error=str(job.error) if job.error else None,
             )
 
-    async def infer(self, request: InferenceRequest) -> InferenceResponse:
-        """``submit`` for callers that wait; when they are cancelled, the request leaves the queue."""
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+    def ask(self, request: InferenceRequest, *, alone: bool = False) -> tuple[Job, asyncio.Future[Answer]]:
+        """``submit`` with a future in the place of a callback."""
+        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
         def settle(answer: Answer) -> None:
-            if not future.done():
-                future.set_result(answer)
+            if not answered.done():
+                answered.set_result(answer)
 
-        job = self.submit(request, settle)
+        return self.submit(request, settle, alone=alone), answered
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        """``submit`` for callers that wait; when they are cancelled, the request leaves the queue."""
+        job, answered = self.ask(request)
         try:
-            answer = await future
+            answer = await answered
         except asyncio.CancelledError:
             job.cancel()
             raise
@@ -125,6 +167,7 @@ class Engine:
     async def close(self) -> None:
         self.stopping = True
         await self.repository.close()
+        self.parsing.close()
 
 
 def _check_outputs(model: ServedModel, request: InferenceRequest) -> None:

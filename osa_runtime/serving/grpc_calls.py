@@ -1,193 +1,189 @@
-"""gRPC calls as handlers of HTTP/2 streams. An inference costs no task: its answer is written when it is there."""
+"""The handlers that grpc.aio calls: who may ask, how long a peer may take, and what becomes of errors.
+
+Messages arrive as bytes, and every call as a stream: so the token is checked before a message is read, the time of
+reading is limited, and parsing can leave the event loop.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
-from tritonclient.grpc import service_pb2 as pb
+import grpc
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from osa_runtime.serving.engine import Answer
-from osa_runtime.serving.grpc_framing import (
-    ANSWER_HEADERS,
-    OK_TRAILERS,
-    MessageReader,
-    error_trailers,
-    plain_message,
-    write_message,
-)
-from osa_runtime.serving.grpc_messages import InferMessages, parse_message
-from osa_runtime.serving.grpc_response import write_grpc_response
-from osa_runtime.serving.grpc_service import Call, GrpcService, Metadata
-from osa_runtime.serving.http2_stream import Stream
-from osa_runtime.serving.job import Job
-from osa_runtime.serving.messages import InferenceRequest
-from osa_runtime.serving.refusals import BadRequest, Refusal
+from osa_runtime.serving.engine import Engine
+from osa_runtime.serving.grpc_health import HEALTH, WHOLE, GrpcHealth
+from osa_runtime.serving.grpc_messages import parse_message
+from osa_runtime.serving.grpc_service import OPEN_CALLS, SERVICE, GrpcService, Metadata
+from osa_runtime.serving.guard import Guard
+from osa_runtime.serving.parsing import LARGE
+from osa_runtime.serving.refusals import BadRequest, TooLarge, TooSlow, Unavailable, Unsupported
 
-STREAM_QUEUE = 256  # messages of one stream that wait to be read
+IDLE = 75.0  # seconds that a stream may be silent, as a connection of REST
+LAST_MESSAGES = 0.25  # seconds after the server began to stop, for what a stream has sent by then
+MOST_METADATA = 100
+LONGEST_ERROR = 1000  # characters; it travels in a header
+CHECK = f"{HEALTH}/Check"
+# The messages of both versions are the same; newer tools ask for v1 first.
+REFLECTIONS = (reflection.SERVICE_NAME, "grpc.reflection.v1.ServerReflection")
 
-
-class GrpcCall:
-    """What all calls share: reading the message, and ending with a status."""
-
-    def __init__(self, service: GrpcService, metadata: Metadata) -> None:
-        self.service, self.metadata = service, metadata
-        self.started = False  # headers of the answer have gone
-
-    @functools.cached_property
-    def reader(self) -> MessageReader:
-        return MessageReader(self.metadata.get("grpc-encoding", "identity"), self.service.largest_message)
-
-    def on_data(self, stream: Stream, data: bytes) -> None:
-        try:
-            self.reader.feed(data)
-        except Refusal as refusal:
-            self.fail(stream, refusal)
-
-    def on_end(self, stream: Stream) -> None:
-        raise NotImplementedError
-
-    def on_whole(self, stream: Stream, data: bytes) -> None:
-        self.on_data(stream, data)
-        if not stream.ended_here:  # otherwise it was refused
-            self.on_end(stream)
-
-    def on_reset(self, stream: Stream) -> None:
-        raise NotImplementedError
-
-    def fail(self, stream: Stream, error: BaseException) -> None:
-        refusal = self.service.refusal(error)
-        stream.send(b"", b"", error_trailers(refusal, alone=not self.started))
+Unary = Callable[[bytes, Metadata], Awaitable[Any]]
+Streaming = Callable[[AsyncIterator[bytes], Metadata], AsyncGenerator[Any, None]]
 
 
-class RefusedCall(GrpcCall):
-    """A call that was refused before its message came."""
+class GrpcCalls(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types
+    def __init__(self, engine: Engine, guard: Guard) -> None:
+        self._engine = engine
+        self._service, self._health = GrpcService(engine, guard), GrpcHealth(engine)
+        self._longest = engine.settings.batching.timeout
+        self._reflection = reflection.aio.ReflectionServicer((SERVICE, HEALTH, reflection.SERVICE_NAME))
+        self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._handlers = {
+            f"/{SERVICE}/ModelInfer": self._unary("ModelInfer", self._service.infer),
+            f"/{SERVICE}/ModelStreamInfer": self._streaming("ModelStreamInfer", self._infer_stream),
+            f"/{HEALTH}/Check": self._unary(CHECK, self._check),
+            f"/{HEALTH}/Watch": self._streaming("Watch", self._watch),
+        }
+        for name, (kind, call) in self._service.unary.items():
+            self._handlers[f"/{SERVICE}/{name}"] = self._unary(name, functools.partial(_control, kind, call))
+        for service in REFLECTIONS:
+            self._handlers[f"/{service}/ServerReflectionInfo"] = self._streaming("Reflection", self._reflect)
 
-    def __init__(self, service: GrpcService, metadata: Metadata, refusal: Refusal) -> None:
-        super().__init__(service, metadata)
-        self._refusal = refusal
+    def service(self, details: Any) -> Any:
+        return self._handlers.get(details.method) or self._unknown(details.method[:200])
 
-    def on_data(self, stream: Stream, data: bytes) -> None:
-        """Nobody reads it."""
+    def stop(self) -> None:
+        """End the streams once they have answered what has come."""
+        self._stopping.set_result(None)
 
-    def on_end(self, stream: Stream) -> None:
-        self.fail(stream, self._refusal)
+    def _unary(self, name: str, call: Unary) -> Any:
+        async def handle(_: Any, context: Any) -> Any:
+            try:
+                with self._admitted(name, context) as metadata:
+                    # no name for the message here: a call that is aborted keeps this frame for a while
+                    return (await call(await self._only(context), metadata)).SerializeToString()
+            except grpc.aio.BaseError:  # the client has left
+                raise
+            except Exception as error:  # noqa: BLE001 - becomes the call's status
+                await self._refuse(context, error)
 
-    def on_reset(self, stream: Stream) -> None:
-        """There is nothing to cancel."""
+        return grpc.stream_unary_rpc_method_handler(handle)
 
+    def _streaming(self, name: str, answers: Streaming) -> Any:
+        async def handle(_: Any, context: Any) -> None:
+            try:
+                with self._admitted(name, context) as metadata:
+                    await self._write_all(context, answers(self._contents(context), metadata))
+            except grpc.aio.BaseError:
+                raise
+            except Exception as error:  # noqa: BLE001 - as above
+                await self._refuse(context, error)
 
-class InferCall(GrpcCall):
-    """``messages`` is shared by the calls that have the same headers."""
+        return grpc.stream_stream_rpc_method_handler(handle)
 
-    def __init__(self, service: GrpcService, metadata: Metadata, messages: InferMessages) -> None:
-        super().__init__(service, metadata)
-        self._messages = messages
-        self._job: Job | None = None
+    def _unknown(self, method: str) -> Any:
+        async def handle(_: Any, context: Any) -> None:
+            await self._refuse(context, Unsupported(f"{method} is not part of this server."))
 
-    def on_whole(self, stream: Stream, data: bytes) -> None:
-        message = plain_message(data, self.service.largest_message)
-        if message is None:
-            super().on_whole(stream, data)
-        else:
-            self._infer(stream, message)
+        return grpc.stream_unary_rpc_method_handler(handle)
 
-    def on_end(self, stream: Stream) -> None:
-        try:
-            message = self.reader.single()
-        except Refusal as refusal:
-            self.fail(stream, refusal)
-        else:
-            self._infer(stream, message)
-
-    def _infer(self, stream: Stream, message: bytes) -> None:
-        try:
-            request = self._messages.read(message)
-            request.trace = self.metadata.get("traceparent", "")
-
-            def on_answer(answer: Answer) -> None:
-                self._answer(stream, request, answer)
-
-            self._job = self.service.engine.submit(request, on_answer, alone=stream.alone)
-        except Exception as error:  # noqa: BLE001 - becomes the call's status
-            self.fail(stream, error)
-
-    def _answer(self, stream: Stream, request: InferenceRequest, answer: Answer) -> None:
-        try:
-            if isinstance(answer, Refusal):
-                raise answer
-            stream.send(ANSWER_HEADERS, write_message(write_grpc_response(request, answer)), OK_TRAILERS)
-        except Exception as error:  # noqa: BLE001 - becomes the call's status
-            self.fail(stream, error)
-
-    def on_reset(self, stream: Stream) -> None:  # noqa: ARG002 - the handler's signature
-        if self._job is not None:
-            self._job.cancel()
-
-
-class UnaryCall(GrpcCall):
-    def __init__(self, service: GrpcService, metadata: Metadata, kind: Any, call: Call) -> None:
-        super().__init__(service, metadata)
-        self._kind, self._call = kind, call
-        self._task: asyncio.Task[None] | None = None
-
-    def on_end(self, stream: Stream) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run(stream))
-
-    async def _run(self, stream: Stream) -> None:
-        try:
-            answer = await self._call(parse_message(self._kind, self.reader.single()))
-            stream.send(ANSWER_HEADERS, write_message(answer.SerializeToString()), OK_TRAILERS)
-        except Exception as error:  # noqa: BLE001 - becomes the call's status
-            self.fail(stream, error)
-
-    def on_reset(self, stream: Stream) -> None:
-        """A load or unload that has begun runs to its end."""
-
-
-class StreamCall(GrpcCall):
-    def __init__(self, service: GrpcService, metadata: Metadata) -> None:
-        super().__init__(service, metadata)
-        self._messages: asyncio.Queue[Any] = asyncio.Queue()
-        self._task: asyncio.Task[None] | None = None
-
-    def on_data(self, stream: Stream, data: bytes) -> None:
-        try:
-            self.reader.feed(data)
-            while (content := self.reader.next()) is not None:
-                if self._messages.qsize() >= STREAM_QUEUE:
-                    raise BadRequest(f"More than {STREAM_QUEUE} requests of this stream wait; read the answers.")
-                self._messages.put_nowait(parse_message(pb.ModelInferRequest, content))
-        except Refusal as refusal:
-            self.on_reset(stream)
-            self.fail(stream, refusal)
+    @contextlib.contextmanager
+    def _admitted(self, name: str, context: Any) -> Iterator[Metadata]:
+        """A call takes a place as a connection of REST does; probes need none."""
+        given = context.invocation_metadata()
+        if len(given) > MOST_METADATA:
+            raise BadRequest(f"The call has {len(given)} entries of metadata, expected at most {MOST_METADATA}.")
+        metadata = dict(given)
+        if name in OPEN_CALLS or name == CHECK:
+            yield metadata
             return
-        self._start(stream)
-
-    def on_end(self, stream: Stream) -> None:
-        self._messages.put_nowait(None)
-        self._start(stream)
-
-    def _start(self, stream: Stream) -> None:
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run(stream))
-
-    async def _run(self, stream: Stream) -> None:
+        self._service.check(name, metadata)
+        places = self._engine.connections
+        served = places.enter()
         try:
-            self.started = True
-            stream.send(ANSWER_HEADERS, b"", None)
-            async for answer in self.service.stream(self._read(), self.metadata):
-                stream.send(b"", write_message(answer.SerializeToString()), None)
-            stream.send(b"", b"", OK_TRAILERS)
-        except Exception as error:  # noqa: BLE001 - becomes the call's status
-            self.fail(stream, error)
+            if not served:
+                raise places.refusal()
+            yield metadata
+        finally:
+            places.leave(served)
 
-    async def _read(self) -> AsyncIterator[Any]:
-        while (message := await self._messages.get()) is not None:
-            yield message
+    async def _only(self, context: Any) -> bytes:
+        content = await self._read(context, self._longest)
+        if content is None:
+            raise BadRequest("The call has no message.")
+        return content
 
-    def on_reset(self, stream: Stream) -> None:  # noqa: ARG002 - the handler's signature
-        if self._task is not None:
-            self._task.cancel()
+    async def _read(self, context: Any, seconds: float, *until: asyncio.Future[None]) -> bytes | None:
+        """The next message; None at the end. Once ``until`` has come, only what is on its way by then."""
+        content = await _within(seconds, context.read(), f"No whole message has come for {seconds} s.", *until)
+        return None if content is grpc.aio.EOF else content
+
+    async def _write_all(self, context: Any, answers: AsyncGenerator[Any, None]) -> None:
+        async with contextlib.aclosing(answers):
+            async for answer in answers:
+                write = context.write(answer.SerializeToString())
+                await _within(self._longest, write, f"No answer was read for {self._longest} s.")
+
+    async def _contents(self, context: Any) -> AsyncIterator[bytes]:
+        while (content := await self._read(context, IDLE, self._stopping)) is not None:
+            yield content
+
+    async def _refuse(self, context: Any, error: Exception) -> None:
+        refusal = self._service.refusal(error)
+        retry = () if refusal.retry_after is None else (("retry-after", str(refusal.retry_after)),)
+        await context.abort(grpc.StatusCode[refusal.code], str(refusal)[:LONGEST_ERROR], retry)
+
+    def _infer_stream(self, contents: AsyncIterator[bytes], metadata: Metadata) -> AsyncGenerator[Any, None]:
+        return self._service.stream(contents, functools.partial(self._service.stream_answer, metadata=metadata))
+
+    async def _check(self, content: bytes, metadata: Metadata) -> Any:
+        """Without a token only about the server as a whole, as over REST."""
+        message = _read_control(health_pb2.HealthCheckRequest, content)
+        if message.service not in WHOLE:
+            self._service.check(CHECK, metadata)
+        return await self._health.check(message)
+
+    async def _watch(self, contents: AsyncIterator[bytes], _: Metadata) -> AsyncGenerator[Any, None]:
+        async for content in contents:
+            async for answer in self._health.watch(_read_control(health_pb2.HealthCheckRequest, content)):
+                yield answer
+            return
+
+    async def _reflect(self, contents: AsyncIterator[bytes], _: Metadata) -> AsyncGenerator[Any, None]:
+        async def requests() -> AsyncIterator[Any]:
+            async for content in contents:
+                yield _read_control(reflection_pb2.ServerReflectionRequest, content)
+
+        async for answer in self._reflection.ServerReflectionInfo(requests(), None):
+            yield answer
+
+
+async def _within(seconds: float, action: Awaitable[Any], late: str, *until: asyncio.Future[None]) -> Any:
+    task = asyncio.ensure_future(action)
+    try:
+        await asyncio.wait((task, *until), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done() and any(event.done() for event in until):
+            await asyncio.wait((task,), timeout=LAST_MESSAGES)
+            if not task.done():
+                raise Unavailable("The server is stopping; ask again on a new connection.")
+        if not task.done():
+            raise TooSlow(late)
+        return task.result()
+    finally:
+        task.cancel()
+
+
+async def _control(kind: Any, call: Callable[[Any], Awaitable[Any]], content: bytes, _: Metadata) -> Any:
+    return await call(_read_control(kind, content))
+
+
+def _read_control(kind: Any, content: bytes) -> Any:
+    """A message that carries no tensors."""
+    if len(content) > LARGE:
+        raise TooLarge(f"The message has {len(content)} bytes, expected at most {LARGE}.")
+    return parse_message(kind, content, LARGE)

@@ -1,104 +1,92 @@
-"""Inference requests out of the bytes of gRPC messages, of which clients repeat all but the raw tensors."""
+"""The bytes of gRPC messages as protobuf objects, whatever they hold.
+
+The parser makes an object of 70 bytes out of a field of 2, so that a message of the largest size could take gigabytes.
+In large ones, all but the values of tensors is therefore measured first.
+"""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2 as pb
 
-from osa_runtime.serving.binary_tensors import read_binary_tensor
-from osa_runtime.serving.grpc_request import read_grpc_request
-from osa_runtime.serving.messages import InferenceRequest, Parameter, RequestedOutput
-from osa_runtime.serving.refusals import BadRequest
+from osa_runtime.serving.compression import decompress
+from osa_runtime.serving.parsing import LARGE
+from osa_runtime.serving.refusals import BadRequest, TooLarge
 
-REMEMBERED = 16  # sizes of messages
-SHORT = 4096  # bytes besides the tensors of a message that is worth remembering
+TYPED = 8 << 20  # bytes of values that are not raw; as objects they take up to 8 times as much
+# How packed messages begin. No message of the protocol begins so: as tags these bytes are no fields of it.
+ENCODINGS = {b"\x1f\x8b": "gzip"} | dict.fromkeys((b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda"), "deflate")
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # wire types
+REQUEST, CONTENTS = pb.ModelInferRequest.DESCRIPTOR, pb.InferTensorContents.DESCRIPTOR
+RAW = REQUEST.fields_by_name["raw_input_contents"].number
 
 
-def parse_message(kind: Any, content: bytes) -> Any:
+def is_packed(content: bytes) -> bool:
+    return content[:2] in ENCODINGS
+
+
+def parse_message(kind: Any, content: bytes, limit: int) -> Any:
+    """A message of this kind; ``limit`` is what it may unpack to, in bytes."""
+    if is_packed(content):
+        content = decompress(content, ENCODINGS[content[:2]], limit)
+    if len(content) > LARGE:
+        Parts(content).measure(kind.DESCRIPTOR, 0, len(content))
     try:
         return kind.FromString(content)
     except DecodeError as error:
         raise BadRequest(f"The message is not a valid {kind.DESCRIPTOR.name}: {error}.") from error
 
 
-class RawTensor(NamedTuple):
-    """Where the bytes of an input lie, and the bytes before them that say so."""
+class Parts:
+    """Counts what is left of the two limits on the way through a message, and raises when one is used up."""
 
-    name: str
-    datatype: str
-    shape: tuple[int, ...]
-    prefix: bytes
-    start: int
-    size: int
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self._rest, self._typed = LARGE, TYPED
 
+    def measure(self, kind: Descriptor, at: int, end: int) -> None:
+        while at < end:
+            begin = at
+            tag, at = self._varint(at)
+            number = tag >> 3
+            size, at = self._size(tag & 7, at)
+            self._rest -= at - begin
+            field = kind.fields_by_number.get(number)
+            if at + size > end:
+                raise BadRequest("The message is cut short.")
+            if field is not None and field.message_type is not None:
+                self.measure(field.message_type, at, at + size)
+            elif kind is CONTENTS and field is not None:
+                self._typed -= size
+            elif kind is not REQUEST or number != RAW:
+                self._rest -= size
+            self._check()
+            at += size
 
-class KnownMessage(NamedTuple):
-    """A message that was read and found good, without the bytes of its tensors. Shared: nobody changes it."""
+    def _size(self, wire: int, at: int) -> tuple[int, int]:
+        """The size of a field's content, and where it begins."""
+        if wire == BYTES:
+            return self._varint(at)
+        if wire == VARINT:
+            return 0, self._varint(at)[1]
+        if wire in (FIXED64, FIXED32):
+            return 8 if wire == FIXED64 else 4, at
+        raise BadRequest(f"The message has a field of the wire type {wire}, which the protocol does not use.")
 
-    head: bytes
-    tensors: tuple[RawTensor, ...]
-    model: str
-    version: str
-    outputs: list[RequestedOutput]
-    parameters: dict[str, Parameter]
+    def _varint(self, at: int) -> tuple[int, int]:
+        """Seven bits a byte, the lowest first; the eighth says that more follow."""
+        number = 0
+        for shift, byte in zip(range(0, 70, 7), self._content[at : at + 10], strict=False):
+            number |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return number, at + shift // 7 + 1
+        raise BadRequest("The message holds a number that is cut short or too long.")
 
-    def fits(self, content: bytes) -> bool:
-        """Whether ``content``, as long as this message, differs from it in the tensors' bytes alone."""
-        for tensor in self.tensors:
-            if not content.startswith(tensor.prefix, tensor.start - len(tensor.prefix)):
-                return False
-        return content.startswith(self.head)
-
-    def request(self, content: bytes) -> InferenceRequest:
-        inputs = {
-            name: read_binary_tensor(name, content, datatype, shape, start, size)
-            for name, datatype, shape, _, start, size in self.tensors
-        }
-        return InferenceRequest(self.model, self.version, inputs, self.outputs, "", self.parameters)
-
-
-class InferMessages:
-    """Reads inference requests; what a message has in common with the last of its size is read once."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._known: dict[int, KnownMessage] = {}
-
-    def read(self, content: bytes) -> InferenceRequest:
-        known = self._known.get(len(content))
-        if known is not None and known.fits(content):
-            return known.request(content)
-        message = parse_message(pb.ModelInferRequest, content)
-        request = read_grpc_request(message, self._max_bytes)
-        if message.raw_input_contents and not request.id:  # ids differ from request to request
-            self._remember(content, message, request)
-        return request
-
-    def _remember(self, content: bytes, message: Any, request: InferenceRequest) -> None:
-        raw = message.raw_input_contents
-        end = pb.ModelInferRequest(raw_input_contents=raw).SerializeToString()
-        head = content[: len(content) - len(end)]
-        if len(head) > SHORT or not content.endswith(end) or not _stands_alone(head):
-            return
-        tensors, at = [], len(head)
-        for tensor, data in zip(message.inputs, raw, strict=True):
-            field = pb.ModelInferRequest(raw_input_contents=[data]).SerializeToString()
-            prefix = field[: len(field) - len(data)]
-            at += len(prefix)
-            tensors.append(RawTensor(tensor.name, tensor.datatype, tuple(tensor.shape), prefix, at, len(data)))
-            at += len(data)
-        if len(self._known) >= REMEMBERED:
-            self._known.clear()
-        self._known[len(content)] = KnownMessage(
-            head, tuple(tensors), request.model, request.version, request.outputs, request.parameters
-        )
-
-
-def _stands_alone(head: bytes) -> bool:
-    """Whether no field of the message reaches from its head into the tensors, and all tensors come after it."""
-    try:
-        return not pb.ModelInferRequest.FromString(head).raw_input_contents
-    except DecodeError:
-        return False
+    def _check(self) -> None:
+        if self._rest < 0:
+            raise TooLarge(f"Names, shapes and parameters take more than {LARGE} bytes of the message.")
+        if self._typed < 0:
+            raise TooLarge(f"Typed contents take more than {TYPED} bytes; send such tensors in raw_input_contents.")

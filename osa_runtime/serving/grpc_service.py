@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 from google.protobuf.json_format import ParseDict
@@ -13,11 +13,13 @@ from tritonclient.grpc import service_pb2 as pb
 from osa_runtime.errors import OsaError
 from osa_runtime.serving import descriptions
 from osa_runtime.serving.engine import Engine
-from osa_runtime.serving.grpc_request import read_grpc_parameters, read_grpc_request
+from osa_runtime.serving.grpc_messages import is_packed, parse_message
+from osa_runtime.serving.grpc_request import LONGEST_ID, read_grpc_parameters, read_grpc_request
 from osa_runtime.serving.grpc_response import write_grpc_response
 from osa_runtime.serving.guard import Guard
 from osa_runtime.serving.messages import InferenceRequest
 from osa_runtime.serving.model import ServedModel
+from osa_runtime.serving.parsing import LARGE
 from osa_runtime.serving.refusals import NotFound, Refusal, as_refusal
 from osa_runtime.serving.repository import check_load_parameters
 
@@ -35,8 +37,7 @@ class GrpcService:
     def __init__(self, engine: Engine, guard: Guard) -> None:
         self.engine = engine
         self._guard = guard
-        self._limit = engine.settings.limits.tensor
-        self.largest_message = engine.settings.limits.body
+        self._max_tensor = engine.settings.limits.tensor
         self.unary: dict[str, tuple[Any, Call]] = {
             "ServerLive": (pb.ServerLiveRequest, self.server_live),
             "ServerReady": (pb.ServerReadyRequest, self.server_ready),
@@ -54,22 +55,32 @@ class GrpcService:
         if call not in OPEN_CALLS:
             self._guard.check_token(metadata.get("authorization", "").encode())
 
-    def read(self, message: Any, metadata: Metadata) -> InferenceRequest:
-        request = read_grpc_request(message, self._limit)
+    async def infer(self, source: Any, metadata: Metadata) -> Any:
+        """``source`` is a ModelInferRequest, or its bytes."""
+        return await self._answer((await self._request(source))[1], metadata)
+
+    async def _request(self, source: Any) -> tuple[str, InferenceRequest | Refusal]:
+        if not isinstance(source, bytes):
+            return _read_message(source, self._max_tensor)
+        given = source, self.engine.largest_body, self._max_tensor
+        if len(source) <= LARGE and not is_packed(source):
+            return _read_bytes(*given)
+        return await self.engine.parsing.submit(len(source), _read_bytes, *given)
+
+    async def _answer(self, request: InferenceRequest | Refusal, metadata: Metadata) -> Any:
+        if isinstance(request, Refusal):
+            raise request
         request.trace = metadata.get("traceparent", "")
-        return request
+        return write_grpc_response(request, await self.engine.infer(request))
 
-    async def infer(self, message: Any, metadata: Metadata) -> Any:
-        request = self.read(message, metadata)
-        return pb.ModelInferResponse.FromString(write_grpc_response(request, await self.engine.infer(request)))
-
-    async def stream(self, messages: AsyncIterator[Any], metadata: Metadata) -> AsyncIterator[Any]:
-        """Answers come in the order of the requests; an error is an answer, and the stream goes on."""
-        waiting: asyncio.Queue[asyncio.Task[Any] | None] = asyncio.Queue(STREAM_WINDOW)
-        reader = asyncio.create_task(self._read_stream(messages, metadata, waiting))
+    async def stream(self, messages: AsyncIterator[Any], answer: Call) -> AsyncGenerator[Any, None]:
+        """Answers come in the order of the requests; while too many are under way, no further one is read."""
+        waiting: asyncio.Queue[asyncio.Future[Any] | None] = asyncio.Queue(STREAM_WINDOW)
+        reader = asyncio.create_task(_read_stream(messages, answer, waiting))
         try:
             while (task := await waiting.get()) is not None:
                 yield await task
+            await reader  # raises what ended it
         finally:
             reader.cancel()
             while not waiting.empty():
@@ -77,21 +88,15 @@ class GrpcService:
                 if task is not None:
                     task.cancel()
 
-    async def _read_stream(
-        self, messages: AsyncIterator[Any], metadata: Metadata, waiting: asyncio.Queue[asyncio.Task[Any] | None]
-    ) -> None:
+    async def stream_answer(self, source: Any, metadata: Metadata) -> Any:
+        """An error is an answer, and the stream goes on."""
+        identity = ""
         try:
-            async for message in messages:
-                await waiting.put(asyncio.create_task(self._stream_answer(message, metadata)))
-        finally:
-            await waiting.put(None)
-
-    async def _stream_answer(self, message: Any, metadata: Metadata) -> Any:
-        try:
-            return pb.ModelStreamInferResponse(infer_response=await self.infer(message, metadata))
+            identity, request = await self._request(source)
+            return pb.ModelStreamInferResponse(infer_response=await self._answer(request, metadata))
         except Exception as error:  # noqa: BLE001 - it is this request's answer, not the stream's end
             answer = pb.ModelStreamInferResponse(error_message=str(self.refusal(error)))
-            answer.infer_response.id = message.id
+            answer.infer_response.id = identity
             return answer
 
     async def server_live(self, _: Any) -> Any:
@@ -118,7 +123,7 @@ class GrpcService:
         return ParseDict(fields, pb.ModelConfigResponse())
 
     async def model_statistics(self, message: Any) -> Any:
-        fields = descriptions.statistics(self.engine, message.name, message.version)
+        fields = await descriptions.statistics(self.engine, message.name, message.version)
         return ParseDict(fields, pb.ModelStatisticsResponse())
 
     async def repository_index(self, message: Any) -> Any:
@@ -127,12 +132,12 @@ class GrpcService:
 
     async def load(self, message: Any) -> Any:
         check_load_parameters(dict(message.parameters))
-        await self.engine.repository.load(message.model_name)
+        await self.engine.load(message.model_name)
         return pb.RepositoryModelLoadResponse()
 
     async def unload(self, message: Any) -> Any:
         read_grpc_parameters(message.parameters)
-        await self.engine.repository.unload(message.model_name)
+        await self.engine.unload(message.model_name)
         return pb.RepositoryModelUnloadResponse()
 
     def _find(self, message: Any) -> ServedModel:
@@ -143,4 +148,30 @@ class GrpcService:
         if not isinstance(error, OsaError):
             text = "".join(traceback.format_exception(error))
             self.engine.log.error("request failed unexpectedly", traceback=text)
-        return as_refusal(error)
+        refusal = as_refusal(error)
+        for each in (error, error.__context__, refusal):
+            if each is not None:
+                each.__traceback__ = None  # its frames hold the message, which may be large
+        return refusal
+
+
+def _read_bytes(content: bytes, max_body: int, max_tensor: int) -> tuple[str, InferenceRequest | Refusal]:
+    return _read_message(parse_message(pb.ModelInferRequest, content, max_body), max_tensor)
+
+
+def _read_message(message: Any, max_tensor: int) -> tuple[str, InferenceRequest | Refusal]:
+    """The id, and what was asked or why it cannot be: the refusal of a request in a stream carries its id."""
+    try:
+        return message.id, read_grpc_request(message, max_tensor)
+    except Refusal as refusal:
+        return message.id[:LONGEST_ID], refusal
+
+
+async def _read_stream(
+    messages: AsyncIterator[Any], answer: Call, waiting: asyncio.Queue[asyncio.Future[Any] | None]
+) -> None:
+    try:
+        async for message in messages:
+            await waiting.put(asyncio.ensure_future(answer(message)))
+    finally:
+        await waiting.put(None)

@@ -7,25 +7,44 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from osa_runtime.serving.refusals import Forbidden, Unauthenticated
+from osa_runtime.serving.settings import is_loopback
 
 # Probes of orchestrators carry no token, and the page asks for it; neither tells anything about the models.
-OPEN_PATHS = frozenset({"/v2/health/live", "/v2/health/ready", "/"})
+PROBES = frozenset({"/v2/health/live", "/v2/health/ready"})
+OPEN_PATHS = PROBES | {"/"}
 
 
 class Guard:
-    def __init__(self, token: str | None) -> None:
+    """``loopback``: only names of this machine are answered, where there is no token to keep others out."""
+
+    def __init__(self, token: str | None, *, loopback: bool = False) -> None:
         self._expected = f"Bearer {token}".encode() if token else None
+        self._own_names_only = loopback and not token
+        self._known: set[bytes] = set()  # values of Host that were found good
 
     def check(self, headers: Mapping[bytes, bytes], path: str = "") -> None:
+        host = headers.get(b"host", b"")
+        if self._own_names_only and host not in self._known:
+            self._check_host(host)
         origin = headers.get(b"origin")
         if origin is not None:
-            self._check_origin(origin, headers.get(b"host", b""))
+            self._check_origin(origin, host)
         if self._expected is not None and path not in OPEN_PATHS:
             self.check_token(headers.get(b"authorization", b""))
 
     def check_token(self, given: bytes) -> None:
         if self._expected is not None and not hmac.compare_digest(given, self._expected):
             raise Unauthenticated("The bearer token is missing or wrong; send the header Authorization: Bearer TOKEN.")
+
+    def _check_host(self, host: bytes) -> None:
+        """A name of someone else that leads here (DNS rebinding) makes a page of theirs look like one of ours."""
+        if not is_loopback(_name(host)):
+            raise Forbidden(
+                f"The host is {host[:80].decode('latin-1')!r}; without a token this server answers to localhost, "
+                "127.0.0.1 and [::1] only. Use one of them, or start it with a token."
+            )
+        if len(self._known) < 64:
+            self._known.add(host)
 
     def _check_origin(self, origin: bytes, host: bytes) -> None:
         """A page from elsewhere may make a browser send requests to this machine; it shall not load or unload."""
@@ -35,3 +54,11 @@ class Guard:
             where = ""
         if where.lower() != host.decode("latin-1").lower():
             raise Forbidden("The request comes from a page of another origin; call the server from its own page.")
+
+
+def _name(host: bytes) -> str:
+    """Without the port."""
+    try:
+        return urlsplit(f"//{host.decode('latin-1')}").hostname or ""
+    except ValueError:
+        return ""

@@ -16,11 +16,19 @@ LEVELS = ("debug", "info", "warning", "error")
 class Log:
     """Safe to use from any thread. ``requests`` adds a line for every inference request."""
 
-    def __init__(self, level: str = "info", *, requests: bool = False, stream: TextIO | None = None) -> None:
+    def __init__(
+        self,
+        level: str = "info",
+        *,
+        requests: bool = False,
+        stream: TextIO | None = None,
+        worker: int | None = None,
+    ) -> None:
         self._least = LEVELS.index(level)
         self._stream = stream or sys.stderr
         self._lock = threading.Lock()
         self.requests = requests
+        self._worker = worker
 
     def debug(self, event: str, **fields: Any) -> None:
         self._write("debug", event, fields)
@@ -38,6 +46,7 @@ class Log:
         if LEVELS.index(level) < self._least:
             return
         time = datetime.now(timezone.utc).isoformat(timespec="milliseconds")  # noqa: UP017 - not in Python 3.10
+        fields = {"worker": self._worker} | fields
         line = {"time": time, "level": level, "event": event} | {k: v for k, v in fields.items() if v is not None}
         with self._lock, contextlib.suppress(OSError, ValueError):  # nobody reads the log any more; serve on
             self._stream.write(orjson.dumps(line, default=str).decode() + "\n")

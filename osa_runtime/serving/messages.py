@@ -7,9 +7,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from osa_runtime.serving.refusals import BadRequest
+from osa_runtime.serving.refusals import BadRequest, shown
 
 Array = NDArray[Any]
+FOREVER = 1 << 62  # microseconds
 Parameter = bool | int | float | str
 
 
@@ -42,14 +43,14 @@ class InferenceRequest:
         if value is None or value == 0:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise BadRequest(f"The parameter timeout is {value!r}, expected microseconds as a whole number above 0.")
-        return value / 1e6
+            raise BadRequest(f"The parameter timeout is {shown(value)}, expected whole microseconds above 0.")
+        return min(value, FOREVER) / 1e6
 
     @property
     def allows_nonfinite(self) -> bool:
         value = self.parameters.get("allow_nonfinite", False)
         if not isinstance(value, bool):
-            raise BadRequest(f"The parameter allow_nonfinite is {value!r}, expected true or false.")
+            raise BadRequest(f"The parameter allow_nonfinite is {shown(value)}, expected true or false.")
         return value
 
 
@@ -59,3 +60,4 @@ class InferenceResponse:
     version: str
     id: str
     outputs: dict[str, Array]
+    class_names: tuple[str, ...] = ()

@@ -13,21 +13,22 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
     from osa_runtime.serving.engine import Engine
+    from osa_runtime.serving.snapshot import Snapshot
     from osa_runtime.serving.statistics import ModelStatistics
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LABELS = ("model", "version")
 
 
-def render_metrics(engine: Engine) -> bytes:
+def render_metrics(engine: Engine, figures: Snapshot) -> bytes:
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Figures(engine))
+    registry.register(_Figures(engine, figures))
     return generate_latest(registry)
 
 
 class _Figures(Collector):
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, figures: Snapshot) -> None:
+        self._engine, self._figures = engine, figures
 
     def describe(self) -> list[Metric]:
         return []
@@ -40,7 +41,7 @@ class _Figures(Collector):
         yield from self._gauges()
 
     def _pages(self) -> list[tuple[list[str], ModelStatistics]]:
-        return [([name, str(version)], page) for (name, version), page in self._engine.book.items()]
+        return [([name, str(version)], page) for (name, version), page in sorted(self._figures.pages.items())]
 
     def _counters(self) -> Iterator[Metric]:
         counters = {
@@ -89,16 +90,15 @@ class _Figures(Collector):
         verified = GaugeMetricFamily(
             "osa_serve_squarings_verified", "Most squarings of a layer when it was verified", labels=by_layer
         )
+        for family, counts in ((latest, self._figures.latest), (most, self._figures.most)):
+            for ((name, version), layer), count in sorted(counts.items()):
+                family.add_metric([name, str(version), layer], count)
         for model in self._engine.repository.served():
-            labels = [model.name, model.version_text]
-            queue.add_metric(labels, model.batcher.queued)
-            running.add_metric(labels, model.batcher.running)
-            counts = model.session.squarings
-            for family, found in ((latest, counts.latest), (most, counts.most)) if counts else ():
-                for layer, count in found.items():
-                    family.add_metric([*labels, layer], count)
+            labels, key = [model.name, model.version_text], (model.name, model.version)
+            queue.add_metric(labels, self._figures.queued[key])
+            running.add_metric(labels, self._figures.running[key])
             for entry in model.layers:
                 verified.add_metric([*labels, str(entry["layer"])], entry["squarings"])
         connections = GaugeMetricFamily("osa_serve_connections", "Connections that are open, REST and gRPC")
-        connections.add_metric([], self._engine.connections.open)
+        connections.add_metric([], self._figures.connections)
         yield from (queue, running, latest, most, verified, connections)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,18 +17,22 @@ import numpy as np
 from osa_runtime.artifact import MANIFEST_FILE, Artifact, Manifest
 from osa_runtime.errors import ArtifactError
 from osa_runtime.parity.certificate import CERTIFICATE_FILE
+from osa_runtime.runtime.input_checks import check_finite_inputs, check_inputs
 from osa_runtime.runtime.interface import Interface, manifest_interface
 from osa_runtime.runtime.session import Session, load
-from osa_runtime.serving.batch_plan import BatchPlan
+from osa_runtime.serving.batch_plan import MASK, BatchPlan
 from osa_runtime.serving.batcher import Batcher
 from osa_runtime.serving.certificates import check_certificate, layer_summary
+from osa_runtime.serving.execution import all_finite
 from osa_runtime.serving.job import Job
 from osa_runtime.serving.messages import Array
 from osa_runtime.serving.refusals import BadRequest
-from osa_runtime.serving.settings import BatchSettings, ServerSettings
+from osa_runtime.serving.settings import BatchSettings, Limits, ServerSettings
 from osa_runtime.serving.statistics import ModelStatistics
 
 WARM_UP_ROWS = (1, 2)
+VALUE_TEXT = 64  # bytes that a value takes in a request at most: as JSON, one on a line
+REST_OF_BODY = 64 << 10  # bytes beside the values
 
 
 @dataclass(frozen=True)
@@ -51,24 +56,35 @@ def open_model(name: str, version: int, folder: Path, settings: ServerSettings) 
     if artifact.manifest.format != "onnx":
         raise ArtifactError(
             f"{folder} is of the format {artifact.manifest.format}, which is a program; only ONNX models are served. "
-            "Export it again with --format onnx."
+            "Export it again with `osa export --format onnx`."
         )
-    if settings.require_certificate:
-        check_certificate(artifact)
+    if settings.wants_certificate:
+        check_certificate(artifact, settings.trusted_keys)
+    session = _load(artifact, settings)
+    interface = manifest_interface(artifact.manifest)
+    plan, layers = BatchPlan(interface), layer_summary(artifact)
+    opened = OpenedModel(name, version, folder, fingerprint, session, artifact.manifest, interface, plan, layers)
+    _warm_up(opened)
+    return opened
+
+
+def _load(artifact: Artifact, settings: ServerSettings) -> Session:
+    """A session of the files that were checked: should any of them change meanwhile, it is an error."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the note on a fallback goes to the log
         session = load(
-            folder,
+            artifact.folder,
             settings.device,
             threads=settings.model_threads,
             allow_fallback=settings.allow_fallback,
             count_squarings=True,
         )
-    interface = manifest_interface(artifact.manifest, str(folder / MANIFEST_FILE))
-    plan, layers = BatchPlan(interface), layer_summary(artifact)
-    opened = OpenedModel(name, version, folder, fingerprint, session, artifact.manifest, interface, plan, layers)
-    _warm_up(opened)
-    return opened
+    now = Artifact.open(artifact.folder)
+    if {now.manifest_sha256, session.artifact and session.artifact.manifest_sha256} != {artifact.manifest_sha256}:
+        raise ArtifactError(f"{artifact.folder} was changed while it was being loaded; load it again.")
+    if settings.wants_certificate:
+        now.check_files()  # the hashes were compared before the files were read
+    return session
 
 
 def read_fingerprint(folder: Path) -> str:
@@ -84,45 +100,53 @@ def read_fingerprint(folder: Path) -> str:
 
 
 class ServedModel:
-    def __init__(self, opened: OpenedModel, settings: BatchSettings, book: ModelStatistics) -> None:
+    """``limits`` are the server's, and no wider than this model's largest request."""
+
+    def __init__(self, opened: OpenedModel, settings: BatchSettings, limits: Limits, book: ModelStatistics) -> None:
         self.name, self.version, self.folder = opened.name, opened.version, opened.folder
         self.version_text = str(opened.version)
         self.fingerprint = opened.fingerprint
         self.manifest, self.interface, self.plan = opened.manifest, opened.interface, opened.plan
         self.session, self.layers = opened.session, opened.layers
         self.book = book
-        inputs = {spec.name for spec in opened.interface.inputs}
-        self._id_ranges = {name: limits for name, limits in opened.manifest.values.items() if name in inputs}
         # the range of the axis too: batches are joined from checked requests and are not checked again
         most = min(settings.max_batch, _batch_range(opened)[1])
         self.max_batch = most if opened.plan.can_batch else 0
         self.batcher = Batcher(
             opened.name, opened.session.run_checked, opened.plan, replace(settings, max_batch=most), book
         )
+        self.limits = replace(limits, body=int(min(limits.body, _largest_body(opened, self.max_batch))))
+        optional = self.interface.optional | ({MASK} if self.plan.mask else set())
+        self._valueless = replace(self.interface, values={}, optional=optional)
         self.output_names = frozenset(spec.name for spec in opened.interface.outputs)
 
-    def job(self, feeds: dict[str, Array], on_done: Callable[[Job], None], **times: Any) -> Job:
+    def job(
+        self, feeds: dict[str, Array], on_done: Callable[[Job], None], *, allow_nonfinite: bool, **times: Any
+    ) -> Job:
         """A request that fits the model; what does not is an InputError."""
         feeds = self.plan.with_mask(feeds)
         arrays = self.session.check(feeds)
-        self._check_ids(arrays)
         if self.session.calibrated and self.session.calibrated.beyond(arrays):
             self.book.beyond_calibration += 1
         extent = self.plan.extent(arrays)
-        if self.max_batch and extent.rows > self.max_batch:
+        if not all_finite(arrays):
+            if not allow_nonfinite:
+                check_finite_inputs(arrays)
+            extent = extent._replace(apart=True)  # whatever it gives, nobody shares it
+        self._check_rows(extent.rows)
+        return Job(arrays, extent, on_done, allow_nonfinite=allow_nonfinite, **times)
+
+    def check_shapes(self, tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
+        """Refuse types and shapes that ``job`` would refuse, without the values."""
+        arrays = {name: np.broadcast_to(np.zeros((), dtype), shape) for name, (dtype, shape) in tensors.items()}
+        self._check_rows(self.plan.rows(check_inputs(arrays, self._valueless)))
+
+    def _check_rows(self, rows: int) -> None:
+        if self.max_batch and rows > self.max_batch:
             raise BadRequest(
-                f"The request has {extent.rows} rows; inference request batch-size must be <= {self.max_batch} "
+                f"The request has {rows} rows; inference request batch-size must be <= {self.max_batch} "
                 f"for {self.name!r}."
             )
-        return Job(arrays, extent, on_done, **times)
-
-    def _check_ids(self, arrays: dict[str, Array]) -> None:
-        """Ids beyond the model's table would fail in the middle of a batch."""
-        for name, limits in self._id_ranges.items():
-            array = arrays[name]
-            low, high = int(array.min()), int(array.max())
-            if low < limits.get("min", low) or high > limits.get("max", high):
-                raise BadRequest(f"Input {name} holds ids from {low} to {high}; the model knows {limits}.")
 
     async def close(self) -> None:
         """Answer what is queued, then give the memory back."""
@@ -136,7 +160,11 @@ def _warm_up(opened: OpenedModel) -> None:
     for rows in sorted({min(max(rows, least), most) for rows in WARM_UP_ROWS}):
         sizes = {str(opened.plan.batch_axis): rows}
         feeds = {
-            spec.name: np.ones([_warm_size(axis, sizes, opened.interface) for axis in spec.shape], spec.dtype)
+            spec.name: np.full(
+                [_warm_size(axis, sizes, opened.interface) for axis in spec.shape],
+                opened.interface.values.get(spec.name, {}).get("min", 1),
+                spec.dtype,
+            )
             for spec in opened.interface.inputs
         }
         opened.session.run(feeds)
@@ -150,6 +178,15 @@ def _batch_range(opened: OpenedModel) -> tuple[int, int]:
         return 1, 1
     limits = opened.interface.axes.get(str(opened.plan.batch_axis), {})
     return max(1, limits.get("min", 1)), limits.get("max", sys.maxsize)
+
+
+def _largest_body(opened: OpenedModel, max_batch: int) -> float:
+    """Bytes of the largest request that can be valid; infinite where an axis has no end."""
+    ends = {name: limits.get("max", math.inf) for name, limits in opened.interface.axes.items()}
+    ends[str(opened.plan.batch_axis)] = max_batch
+    shapes = [spec.shape for spec in opened.interface.inputs]
+    sizes = [[axis if isinstance(axis, int) else ends.get(axis, math.inf) for axis in shape] for shape in shapes]
+    return REST_OF_BODY + VALUE_TEXT * sum(math.prod(shape) for shape in sizes)
 
 
 def _warm_size(axis: int | str, sizes: dict[str, int], interface: Interface) -> int:

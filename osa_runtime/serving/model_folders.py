@@ -13,6 +13,7 @@ from pathlib import Path
 
 from osa_runtime.artifact import MANIFEST_FILE
 from osa_runtime.errors import ArtifactError, InputError
+from osa_runtime.recognition import not_an_artifact
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 VERSION = re.compile(r"[1-9][0-9]{0,17}")
@@ -26,6 +27,8 @@ class ModelFolders:
         self._repository = repository
         if repository is not None and not repository.is_dir():
             raise ArtifactError(f"The repository {repository} is not a folder; expected one folder per model in it.")
+        if repository is not None and (repository / MANIFEST_FILE).is_file():
+            raise InputError(f"The repository {repository} is an artifact itself; serve it as an artifact.")
         twice = sorted(set(self._artifacts) & set(self._in_repository()))
         if twice:
             raise InputError(f"{', '.join(twice)} is both an artifact and in {repository}; give each model once.")
@@ -74,6 +77,8 @@ def _inside(path: Path, root: Path) -> bool:
 def _by_name(artifacts: Sequence[Path]) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for path in artifacts:
+        if not (path / MANIFEST_FILE).is_file():
+            raise not_an_artifact(path)
         name = path.resolve().name
         if not NAME.fullmatch(name):
             raise InputError(f"{path} cannot be served under the name {name!r}; expected letters, digits, . _ and -.")

@@ -26,11 +26,12 @@ JSON_SIZE = {
 ERRORS = {
     400: "malformed, or does not fit the model",
     401: "the bearer token is missing or wrong",
-    403: "sent by a page of another origin",
+    403: "sent by a page of another origin, or under a name that is not this server's",
     404: "no such model or version",
     405: "no such method",
-    413: "larger than the limits of this server",
-    500: "the model failed, or gave NaN or Inf",
+    413: "larger than the limits of this server and this model",
+    422: "the model gives NaN or Inf for these inputs",
+    500: "the model failed",
     503: "the queue is full, the time is over, or nothing is loaded; Retry-After says when to come back",
 }
 
@@ -89,7 +90,7 @@ def _model_paths(path: str, parameters: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _infer() -> dict[str, Any]:
-    call = _call("Run the model", "InferenceResponse", body="InferenceRequest", errors=(404, 413, 500, 503))
+    call = _call("Run the model", "InferenceResponse", body="InferenceRequest", errors=(404, 413, 422, 500, 503))
     call["parameters"] = [JSON_SIZE]
     call["requestBody"]["required"] = True
     call["requestBody"]["content"]["application/json"]["example"] = INFERENCE_EXAMPLE

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
 
+from osa_runtime.serving.example_calls import example_calls, example_inputs
+
 if TYPE_CHECKING:
     from osa_runtime.artifact import TensorSpec
     from osa_runtime.serving.engine import Engine
     from osa_runtime.serving.model import ServedModel
+    from osa_runtime.serving.snapshot import Snapshot
 
 # Everything is inside the page, and it talks to its own server only.
 POLICY = (
@@ -29,13 +32,15 @@ def page_response() -> Response:
     return Response(_page(), media_type="text/html; charset=utf-8", headers=HEADERS)
 
 
-def page_details(engine: Engine) -> dict[str, Any]:
+async def page_details(engine: Engine) -> dict[str, Any]:
     """What the page shows beyond the protocol: named axes, the exported settings, orthogonality, latency."""
-    return {"models": [_details(model) for model in engine.repository.served()]}
+    token, figures = engine.settings.token is not None, await engine.snapshot()
+    return {"models": [_details(model, figures, token) for model in engine.repository.served()]}
 
 
-def _details(model: ServedModel) -> dict[str, Any]:
-    page = model.book
+def _details(model: ServedModel, figures: Snapshot, token: bool) -> dict[str, Any]:
+    key = model.name, model.version
+    page = figures.page(key)
     return {
         "name": model.name,
         "version": model.version_text,
@@ -45,7 +50,10 @@ def _details(model: ServedModel) -> dict[str, Any]:
         "parameters": model.manifest.parameters,
         "dtype": model.manifest.dtype,
         "osa": model.manifest.osa,
+        "example": example_inputs(model.interface),
+        "calls": example_calls(model.name, model.interface, token=token),
         "preprocessing": model.manifest.preprocessing,
+        "class_names": model.manifest.class_names,
         "device": model.session.placement.device,
         "layers": model.layers,
         "requests": page.success.count,
@@ -53,7 +61,7 @@ def _details(model: ServedModel) -> dict[str, Any]:
         "rows": page.rows,
         "executions": page.executions,
         "seconds": page.success.seconds,
-        "queued": model.batcher.queued,
+        "queued": figures.queued[key],
     }
 
 

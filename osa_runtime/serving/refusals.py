@@ -2,7 +2,10 @@
 
 Refusal (OsaError)              500  INTERNAL
 ├── BadRequest (InputError)     400  INVALID_ARGUMENT
-│   └── TooLarge                413  RESOURCE_EXHAUSTED
+│   ├── TooLarge                413  RESOURCE_EXHAUSTED
+│   │   └── HeadTooLarge        431  RESOURCE_EXHAUSTED
+│   ├── TooSlow                 408  DEADLINE_EXCEEDED
+│   └── NonFiniteError          422  INVALID_ARGUMENT, in execution.py
 ├── Unauthenticated             401  UNAUTHENTICATED
 ├── Forbidden                   403  PERMISSION_DENIED
 ├── NotFound                    404  NOT_FOUND
@@ -38,6 +41,19 @@ class TooLarge(BadRequest):
     code = "RESOURCE_EXHAUSTED"
 
 
+class HeadTooLarge(TooLarge):
+    """The headers of the request are too many or too long."""
+
+    status = 431
+
+
+class TooSlow(BadRequest):
+    """The client did not send its request, or did not read its answer, in time."""
+
+    status = 408
+    code = "DEADLINE_EXCEEDED"
+
+
 class Unauthenticated(Refusal):
     """The bearer token is missing or wrong."""
 
@@ -46,7 +62,7 @@ class Unauthenticated(Refusal):
 
 
 class Forbidden(Refusal):
-    """The request comes from a page of another origin."""
+    """The request comes from a page of another origin, or under a name that is not this server's."""
 
     status = 403
     code = "PERMISSION_DENIED"
@@ -79,6 +95,15 @@ class Unavailable(Refusal):
     status = 503
     code = "UNAVAILABLE"
     retry_after = 1
+
+
+def shown(value: object) -> str:
+    """What was received, as a message has it: the beginning is enough."""
+    try:
+        text = repr(value[:80] if isinstance(value, (str, bytes, list)) else value)
+    except ValueError:  # a whole number of thousands of digits
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def as_refusal(error: BaseException) -> Refusal:

@@ -54,6 +54,10 @@ class Repository:
             raise NotFound(f"Request for unknown model: {name[:200]!r} version {version} is not found")
         return model
 
+    def knows(self, name: str) -> bool:
+        """Whether there is or was such a model; it may be unloaded."""
+        return name in self._entries
+
     def served(self) -> list[ServedModel]:
         return [model for _, entry in sorted(self._entries.items()) for model in entry.models.values()]
 
@@ -69,9 +73,11 @@ class Repository:
                 rows += [_row(name, v, UNAVAILABLE, entry.failures.get(v, "unloaded")) for v in sorted(absent)]
         return rows
 
-    async def load_all(self) -> None:
+    async def load_all(self, unloaded: frozenset[str] = frozenset()) -> None:
+        self._entries |= {name: Entry(wanted=False) for name in unloaded}
         for name in self._folders.names():
-            await self.load(name)
+            if name not in unloaded:
+                await self.load(name)
 
     async def load(self, name: str) -> None:
         """Open and warm the newest versions that are on the disk, then let them take over."""
@@ -108,7 +114,7 @@ class Repository:
         if present is not None and present.fingerprint == entry.seen[version]:
             return present
         opened: OpenedModel = await asyncio.to_thread(open_model, name, version, folder, self._settings)
-        model = ServedModel(opened, self._settings.batching, self._book.page(name, version))
+        model = ServedModel(opened, self._settings.batching, self._settings.limits, self._book.page(name, version))
         placement = opened.session.placement
         self._log.info("model loaded", model=name, version=version, device=placement.device, note=placement.note)
         return model

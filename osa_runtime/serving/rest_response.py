@@ -26,7 +26,7 @@ def write_response(request: InferenceRequest, response: InferenceResponse) -> tu
         wanted = [(name, request.binary, 0) for name in response.outputs]
     for name, binary, classes in wanted:
         array = response.outputs[name]
-        array = classify(name, array, classes) if classes else array
+        array = classify(name, array, classes, response.class_names) if classes else array
         entry: dict[str, Any] = {
             "name": name,
             "datatype": NAME_OF_DTYPE.get(array.dtype, BYTES),

@@ -18,10 +18,8 @@ from osa_runtime.serving.openapi import openapi
 from osa_runtime.serving.page import page_details, page_response
 from osa_runtime.serving.refusals import BadRequest, Unsupported
 from osa_runtime.serving.repository import check_load_parameters
-from osa_runtime.serving.rest_body import read_body
-from osa_runtime.serving.rest_layout import read_object, read_parameters
 
-CONTROL_BODY = 1 << 20  # bytes; requests other than inference are small
+SCALARS = frozenset({bool, int, float, str})
 ABSENT = ("systemsharedmemory", "cudasharedmemory", "trace", "logging")
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -78,7 +76,9 @@ class RestRoutes:
 
     async def statistics(self, request: Request) -> Response:
         named = request.path_params
-        return json_response(descriptions.statistics(self._engine, named.get("name", ""), named.get("version", "")))
+        return json_response(
+            await descriptions.statistics(self._engine, named.get("name", ""), named.get("version", ""))
+        )
 
     async def index(self, request: Request) -> Response:
         ready_only = (await _body(request)).get("ready", False)
@@ -87,17 +87,17 @@ class RestRoutes:
         return json_response(await self._engine.repository.index(ready_only))
 
     async def load(self, request: Request) -> Response:
-        check_load_parameters(read_parameters((await _body(request)).get("parameters")))
-        await self._engine.repository.load(request.path_params["name"])
+        check_load_parameters(_parameters(await _body(request)))
+        await self._engine.load(request.path_params["name"])
         return json_response({})
 
     async def unload(self, request: Request) -> Response:
-        read_parameters((await _body(request)).get("parameters"))
-        await self._engine.repository.unload(request.path_params["name"])
+        _parameters(await _body(request))
+        await self._engine.unload(request.path_params["name"])
         return json_response({})
 
     async def metrics(self, _: Request) -> Response:
-        return Response(render_metrics(self._engine), media_type=METRICS_TYPE)
+        return Response(render_metrics(self._engine, await self._engine.snapshot()), media_type=METRICS_TYPE)
 
     async def description(self, _: Request) -> Response:
         return json_response(openapi())
@@ -106,7 +106,7 @@ class RestRoutes:
         return page_response()
 
     async def details(self, _: Request) -> Response:
-        return json_response(page_details(self._engine))
+        return json_response(await page_details(self._engine))
 
     async def absent(self, request: Request) -> Response:
         raise Unsupported(f"{request.url.path[:100]} is not part of this server.")
@@ -116,8 +116,21 @@ class RestRoutes:
 
 
 async def _body(request: Request) -> dict[str, Any]:
-    body = await read_body(request.receive, CONTROL_BODY)
-    return read_object(body) if body else {}
+    body = await request.body()
+    try:
+        fields = orjson.loads(body) if body else {}
+    except orjson.JSONDecodeError as error:
+        raise BadRequest(f"The body is not valid JSON: {error}.") from error
+    if not isinstance(fields, dict):
+        raise BadRequest(f"The body is JSON of type {type(fields).__name__}, expected an object.")
+    return fields
+
+
+def _parameters(fields: dict[str, Any]) -> dict[str, Any]:
+    value = fields.get("parameters")
+    if value is not None and (not isinstance(value, dict) or not SCALARS.issuperset(map(type, value.values()))):
+        raise BadRequest("parameters must be an object of strings, numbers, true and false.")
+    return value or {}
 
 
 def json_response(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:

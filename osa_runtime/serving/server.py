@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import importlib
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+import ssl
+from collections.abc import Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import uvicorn
 
 from osa_runtime.errors import OsaError, StorageError
 from osa_runtime.serving.engine import Engine
-from osa_runtime.serving.fast_http import protocol_factory
+from osa_runtime.serving.freed_memory import return_freed_memory
 from osa_runtime.serving.guard import Guard
+from osa_runtime.serving.http_connection import IDLE_TIME, protocol_factory
 from osa_runtime.serving.logs import Log
 from osa_runtime.serving.rest_app import RestApp
-from osa_runtime.serving.settings import ServerSettings
+from osa_runtime.serving.settings import ServerSettings, is_loopback
+from osa_runtime.serving.siblings import Ready, Siblings
+from osa_runtime.serving.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from osa_runtime.serving.grpc_server import GrpcServer
 
-KEEP_ALIVE = 75  # seconds that an idle connection stays open
+T = TypeVar("T")
+UNTAKEN = 20_000  # milliseconds that the kernel keeps an answer for a client that does not take any of it
 
 
 class HttpServer(uvicorn.Server):
@@ -37,21 +44,30 @@ class HttpServer(uvicorn.Server):
 class Server:
     """``addresses`` has the real ports once ``on_ready`` is called."""
 
-    def __init__(self, settings: ServerSettings, log: Log, on_ready: Callable[[Server], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        settings: ServerSettings,
+        log: Log,
+        on_ready: Callable[[Server], None] = lambda _: None,
+        siblings: Siblings | None = None,
+    ) -> None:
         self._settings, self._log, self._on_ready = settings, log, on_ready
+        self._siblings = siblings
         self._stop = asyncio.Event()
         self._signals = 0
         self.addresses: dict[str, str] = {}
-        self.engine = Engine(settings, log)
+        self.engine = Engine(settings, log, siblings)
 
     async def run(self) -> None:
         """Serve until a signal or ``stop``; then answer what is under way and return."""
         self._own_signals()
-        guard = Guard(self._settings.token)
-        sock = _bind(self._settings) if self._settings.http_port is not None else None
+        _check_tls(self._settings)
+        guard = Guard(self._settings.token, loopback=is_loopback(self._settings.host))
+        port = self._settings.http_port
+        sock = None if port is None else bind(self._settings.host, port, shared=self._settings.workers > 1)
         grpc = None
         try:
-            await self.engine.repository.load_all()
+            await self.engine.repository.load_all(self._siblings.unloaded if self._siblings else frozenset())
             grpc = await self._start_grpc(guard)
             http = await self._start_http(guard, sock)
         except BaseException:
@@ -61,6 +77,8 @@ class Server:
                 await grpc.stop(0)
             await self.engine.close()
             raise
+        gc.collect()
+        gc.freeze()  # what is here now stays; the collector need not look at it again and again
         watcher = asyncio.create_task(self._watch()) if self._settings.watch else None
         self._announce()
         await self._stop.wait()
@@ -93,6 +111,8 @@ class Server:
             return None
         from osa_runtime.serving.grpc_server import GrpcServer
 
+        if self._settings.workers == 1:
+            bind(self._settings.host, self._settings.grpc_port, shared=False).close()  # grpc does not say what is wrong
         server = GrpcServer(self.engine, guard)
         port = await server.start()
         self.addresses["grpc"] = _address(self._settings.host, port)
@@ -103,9 +123,23 @@ class Server:
             self._log.warning(
                 "other machines can reach this server, and it asks for no token", host=self._settings.host
             )
+        if self._siblings is not None:
+            self._siblings.listen(self._on_question, self.stop)
+            self._siblings.send(Ready(self.addresses))
+            return
         models = [f"{m.name}/{m.version}" for m in self.engine.repository.served()]
         self._log.info("ready", models=models, **self.addresses)
         self._on_ready(self)
+
+    async def _on_question(self, what: str, argument: Any) -> Any:
+        """From the other workers, or from the parent."""
+        if what == "snapshot":
+            return Snapshot.of(self.engine)
+        if what == "announce":
+            return self._on_ready(self)
+        if what == "load":
+            return await self.engine.repository.load(argument)
+        return await self.engine.repository.unload(argument)
 
     async def _watch(self) -> None:
         assert self._settings.watch
@@ -146,35 +180,60 @@ class Server:
 def _http_config(settings: ServerSettings, app: RestApp) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=protocol_factory(app.inference),
+        http=protocol_factory(app.engine.connections, settings.batching.timeout),
         ws="none",
         lifespan="off",
         log_config=None,
         log_level="critical",
         access_log=False,
+        proxy_headers=False,
         server_header=False,
         date_header=False,
-        timeout_keep_alive=KEEP_ALIVE,
+        timeout_keep_alive=round(IDLE_TIME),
         timeout_graceful_shutdown=max(1, round(settings.drain)),
         ssl_certfile=str(settings.tls_certificate) if settings.tls_certificate else None,
         ssl_keyfile=str(settings.tls_key) if settings.tls_key else None,
     )
 
 
-def _bind(settings: ServerSettings) -> socket.socket:
-    """Before the models are loaded, so that a taken port is said at once."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    sock = socket.socket(family)
+def bind(host: str, port: int, *, shared: bool) -> socket.socket:
+    """Before the models are loaded, so that a taken port is said at once. ``shared`` lets other processes bind it."""
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # of Linux; its connections have it, too
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNTAKEN)
+    if shared:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
-        sock.bind((settings.host, settings.http_port))
+        sock.bind((host, port))
     except (OSError, OverflowError) as error:
         sock.close()
-        raise StorageError(
-            f"Cannot listen on {settings.host}:{settings.http_port}: {error}. Choose another."
-        ) from error
+        raise StorageError(f"Cannot listen on {host}:{port}: {error}. Choose another.") from error
     sock.set_inheritable(True)
     return sock
+
+
+def run_loop(main: Coroutine[Any, Any, T]) -> T:
+    """Run to the end on the fastest event loop that there is."""
+    return_freed_memory()
+    try:
+        loop: asyncio.AbstractEventLoop = importlib.import_module("uvloop").new_event_loop()
+    except ImportError:  # there is none for Windows
+        loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(main)
+    finally:
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+
+def _check_tls(settings: ServerSettings) -> None:
+    certificate, key = settings.tls_certificate, settings.tls_key
+    if certificate is not None and key is not None:
+        try:
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
+        except OSError as error:
+            raise StorageError(f"The certificate {certificate} with the key {key} cannot be used: {error}.") from error
 
 
 def _address(host: str, port: int) -> str:

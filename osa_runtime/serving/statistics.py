@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bisect
 import time
+from collections import Counter
 from dataclasses import dataclass
 
 LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -17,6 +18,9 @@ ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 class Duration:
     count: int = 0
     seconds: float = 0.0
+
+    def plus(self, other: Duration) -> Duration:
+        return Duration(self.count + other.count, self.seconds + other.seconds)
 
     def add(self, seconds: float, count: int = 1) -> None:
         self.count += count
@@ -32,6 +36,12 @@ class Histogram:
     def add(self, value: float) -> None:
         self.counts[bisect.bisect_left(self.bounds, value)] += 1
         self.sum += value
+
+    def plus(self, other: Histogram) -> Histogram:
+        total = Histogram(self.bounds)
+        total.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
+        total.sum = self.sum + other.sum
+        return total
 
     def cumulative(self) -> list[tuple[str, float]]:
         total, result = 0, []
@@ -66,6 +76,13 @@ class BatchStatistics:
         total.run += phases.run
         total.split += phases.split
 
+    def plus(self, other: BatchStatistics) -> BatchStatistics:
+        total = BatchStatistics()
+        for part in (self, other):
+            total.add(part.phases)
+        total.count = self.count + other.count
+        return total
+
     @property
     def join(self) -> Duration:
         return Duration(self.count, self.phases.join)
@@ -95,6 +112,23 @@ class ModelStatistics:
         self.retried_batches = 0
         self.latency = Histogram(LATENCY_BUCKETS)
         self.batch_rows = Histogram(ROW_BUCKETS)
+
+    def plus(self, other: ModelStatistics) -> ModelStatistics:
+        """Of two processes together."""
+        total = ModelStatistics()
+        for name, value in vars(self).items():
+            theirs = getattr(other, name)
+            if name == "last_inference":
+                combined = max(value, theirs)
+            elif name == "batches":
+                combined = {rows: value[rows].plus(theirs[rows]) for rows in value.keys() & theirs.keys()}
+                combined = value | theirs | combined
+            elif name == "failures":
+                combined = dict(Counter(value) + Counter(theirs))
+            else:
+                combined = value.plus(theirs) if hasattr(value, "plus") else value + theirs
+            setattr(total, name, combined)
+        return total
 
     def add_batch(self, rows: int, phases: Phases) -> None:
         self.executions += 1

@@ -1,5 +1,6 @@
-"""The same server in the replicas of a Ray Serve application. Ray is imported here and nowhere else.
+"""The same server in the replicas of a Ray Serve application, which Ray's own ``serve deploy`` or ``serve run`` starts.
 
-options → app → replica (rest_front, grpc_front)     the application, for ``serve deploy`` and ``serve run``
-environment → cluster                                 ``osa serve --engine ray``: a local Ray from start to end
+options → app → replica (rest_front, grpc_front)
+
+Ray is imported in ``app`` and nowhere else.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -53,7 +54,8 @@ class GrpcFront:
         metadata = dict(context.invocation_metadata())
         try:
             self._service.check(STREAM, metadata)
-            async for answer in self._service.stream(messages, metadata):
+            answers = functools.partial(self._service.stream_answer, metadata=metadata)
+            async for answer in self._service.stream(messages, answers):
                 yield answer
         except Exception as error:  # noqa: BLE001 - becomes the call's status
             self._refuse(context, error)

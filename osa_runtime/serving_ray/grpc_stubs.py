@@ -7,8 +7,6 @@ from typing import Any
 
 from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 
-SERVICER_FUNCTION = f"{__name__}.add_servicer"
-
 
 def _name_homes() -> None:
     """protoc named the messages after files that cannot be imported under these names; pickle needs the real ones."""

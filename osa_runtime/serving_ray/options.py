@@ -1,84 +1,80 @@
-"""What the application is told: the arguments in a config file of ``serve deploy``, or the flags of ``osa serve``."""
+"""What the application is told, which is what ``args`` holds in its config file: a server's settings and Ray's own."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from osa_runtime.errors import ConfigError
+from osa_runtime.parity.typed_json import decode
 from osa_runtime.serving.bearer_token import read_token
-from osa_runtime.serving.settings import MEGABYTE, BatchSettings, Limits, ServerSettings
+from osa_runtime.serving.logs import LEVELS
+from osa_runtime.serving.settings import Limits, ServerSettings, check_from
 
-NUMBERS = ("upscale_delay", "downscale_delay", "max_delay_ms", "timeout", "drain", "max_body_mb", "max_tensor_mb")
-RANGE = re.compile(r"(\d+)(?::(\d+))?")
+RANGE = re.compile(r"(\d{1,6})(?::(\d{1,6}))?", re.ASCII)
+PROXIES = "Ray's proxies take the requests: http_options and grpc_options say where"
+NOT_HERE = {  # settings of a server that mean nothing in a replica
+    "host": PROXIES,
+    "http_port": PROXIES,
+    "grpc_port": PROXIES,
+    "tls_certificate": "TLS is for a proxy in front of Ray",
+    "tls_key": "TLS is for a proxy in front of Ray",
+    "watch": "it would reach one replica; deploy the application again for a new version",
+    "workers": "replicas are Ray's processes",
+    "token": "whoever reads the config file would know it; token_file names the file that holds it",
+}
+STARTS = 3  # that may fail before the deployment is given up
+HEALTH_PERIOD = 5.0  # seconds
 
 
 @dataclass(frozen=True)
 class RayOptions:
     """Paths are those of the machines that run the replicas, so they must be absolute."""
 
-    artifacts: tuple[str, ...] = ()
-    repository: str | None = None
-    packed: Mapping[str, str] = field(default_factory=dict)  # hashes that the repository's models must have
-    versions: int = 1
-    require_certificate: bool = False
+    server: ServerSettings  # of each replica; ``threads`` None is 1 here, and Ray counts as many CPUs
+    packed: dict[str, str] = field(default_factory=dict)  # hashes that the repository's models must have
+    token_file: Path | None = None  # or OSA_SERVE_TOKEN in the environment of the replicas
     replicas: int | str = 1  # "MIN:MAX" scales with the load
     target_ongoing: float | None = None  # requests under way per replica that scaling aims at; half a batch if None
     upscale_delay: float = 30.0  # seconds of too many requests before there are more replicas
     downscale_delay: float = 600.0  # seconds of too few before there are less
-    threads: int = 1  # of the model in each replica; Ray counts as many CPUs
-    device: str = "cpu"
-    allow_fallback: bool = False
-    max_batch: int = 32
-    max_delay_ms: float = 0.0
-    max_queue: int = 512
-    timeout: float = 30.0
-    drain: float = 30.0
-    max_body_mb: float = 64.0
-    max_tensor_mb: float = 64.0
-    token_file: str | None = None  # or OSA_SERVE_TOKEN in the environment of the replicas
     log_level: str = "info"
     log_requests: bool = False
 
     @classmethod
     def read(cls, arguments: Mapping[str, Any]) -> RayOptions:
         """From a config file, where a wrong word must not be ignored."""
-        known = [entry.name for entry in dataclasses.fields(cls)]
-        unknown = sorted(set(arguments) - set(known))
-        if unknown:
-            raise ConfigError(f"Unknown arguments: {', '.join(unknown)}. Expected some of {', '.join(known)}.")
-        values = dict(arguments)
-        given = values.get("artifacts", ())
-        values["artifacts"] = (given,) if isinstance(given, str) else tuple(given)
         try:
-            options = cls(**values)
-            options.settings()
-        except (TypeError, AttributeError) as error:
-            raise ConfigError(f"The arguments {values} have a value of a wrong type: {error}.") from error
-        return options
+            return decode(cls, dict(arguments), "args", whole=False)
+        except ValueError as error:
+            raise ConfigError(f"The application cannot be built: {error}") from error
 
     def __post_init__(self) -> None:
-        for path in (*self.artifacts, self.repository, self.token_file):
-            if path is not None and not Path(path).is_absolute():
-                raise ConfigError(f"The path {path} is relative; replicas run elsewhere, so give an absolute one.")
-        for name in ("versions", "threads", "max_batch", "max_queue"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise ConfigError(f"{name} is {value!r}, expected a whole number from 1 on.")
-        for name in NUMBERS:
-            value = getattr(self, name)
-            if not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-                raise ConfigError(f"{name} is {value!r}, expected a number from 0 on.")
-        if self.target_ongoing is not None and not 0 < self.target_ongoing < math.inf:
-            raise ConfigError(f"target_ongoing is {self.target_ongoing!r}, expected a number above 0.")
-        if self.packed and self.repository is None:
-            raise ConfigError("packed holds the hashes of the models in repository, and there is none.")
+        for path in self._paths():
+            if not path.is_absolute() or not str(path).isprintable():
+                raise ConfigError(f"The path {str(path)!r}: expected an absolute one of printable characters.")
+        default = ServerSettings(artifacts=self.server.artifacts, repository=self.server.repository)
+        for name, reason in NOT_HERE.items():
+            if getattr(self.server, name) != getattr(default, name):
+                raise ConfigError(f"server.{name} has no meaning here: {reason}. Leave it out.")
+        if self.server.limits.connections != Limits.connections:
+            raise ConfigError("server.limits.connections has no meaning here: connections end at Ray's proxies.")
+        check_from(0, upscale_delay=self.upscale_delay, downscale_delay=self.downscale_delay)
+        check_from(0.001, target_ongoing=self.target_ongoing)
+        if self.log_level not in LEVELS:
+            raise ConfigError(f"log_level={self.log_level!r}: expected {', '.join(LEVELS)}.")
+        if self.packed and self.server.repository is None:
+            raise ConfigError("packed holds the hashes of the models in server.repository, and there is none.")
         self.replica_range()
+
+    def _paths(self) -> Iterator[Path]:
+        yield from self.server.artifacts
+        yield from self.server.trusted_keys
+        yield from (path for path in (self.server.repository, self.token_file) if path is not None)
 
     def replica_range(self) -> tuple[int, int]:
         """The least and the most replicas; the same number twice when it is fixed."""
@@ -86,21 +82,37 @@ class RayOptions:
         least = int(match[1]) if match else 0
         most = int(match[2] or least) if match else 0
         if least < 1 or most < least:
-            raise ConfigError(f"replicas is {self.replicas!r}, expected a number from 1 on, or MIN:MAX such as 1:4.")
+            raise ConfigError(f"replicas={self.replicas!r}: expected a number from 1 on, or MIN:MAX such as 1:4.")
         return least, most
 
+    @property
+    def threads(self) -> int:
+        return self.server.threads or 1
+
     def settings(self) -> ServerSettings:
-        """For the server in each replica; Ray owns the ports, and the token stays out of the config file."""
-        return ServerSettings(
-            artifacts=tuple(Path(path) for path in self.artifacts),
-            repository=Path(self.repository) if self.repository else None,
-            device=self.device,
-            allow_fallback=self.allow_fallback,
-            threads=self.threads,
-            versions=self.versions,
-            drain=self.drain,
-            require_certificate=self.require_certificate,
-            token=read_token(Path(self.token_file) if self.token_file else None),
-            batching=BatchSettings(self.max_batch, self.max_delay_ms / 1e3, self.max_queue, self.timeout),
-            limits=Limits(int(self.max_body_mb * MEGABYTE), int(self.max_tensor_mb * MEGABYTE)),
-        )
+        """For the server in a replica, with the token of this machine."""
+        return dataclasses.replace(self.server, threads=self.threads, token=read_token(self.token_file))
+
+    def deployment(self) -> dict[str, Any]:
+        """Ray's options of the deployment."""
+        batching = self.server.batching
+        return {
+            # The replica's own queue answers 503 with Retry-After first; Ray's limit of 5 would leave nothing to batch.
+            "max_ongoing_requests": batching.max_queue + 2 * batching.max_batch,
+            "graceful_shutdown_timeout_s": self.server.drain,
+            "graceful_shutdown_wait_loop_s": min(1.0, self.server.drain),
+            "health_check_period_s": HEALTH_PERIOD,
+            "max_constructor_retry_count": STARTS,
+            "logging_config": {"enable_access_log": self.log_requests},
+            "ray_actor_options": {"num_cpus": self.threads, "num_gpus": int(self.server.device.startswith("cuda"))},
+            **self._scale(),
+        }
+
+    def _scale(self) -> dict[str, Any]:
+        least, most = self.replica_range()
+        if least == most:
+            return {"num_replicas": least}
+        target = self.target_ongoing or max(1.0, self.server.batching.max_batch / 2)
+        scaling = {"min_replicas": least, "max_replicas": most, "target_ongoing_requests": target}
+        delays = {"upscale_delay_s": self.upscale_delay, "downscale_delay_s": self.downscale_delay}
+        return {"autoscaling_config": scaling | delays}

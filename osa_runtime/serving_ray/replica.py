@@ -14,7 +14,6 @@ from osa_runtime.serving_ray.grpc_front import METHODS, STREAM, GrpcFront
 from osa_runtime.serving_ray.options import RayOptions
 from osa_runtime.serving_ray.packed_models import check_packed
 from osa_runtime.serving_ray.rest_front import RestFront
-from osa_runtime.serving_ray.whole_answers import send_whole_answers
 
 
 class Replica:
@@ -30,9 +29,8 @@ class Replica:
         except BaseException:
             await self._engine.close()
             raise
-        send_whole_answers()  # Ray starts the replica's HTTP server after this
         guard = Guard(settings.token)
-        self._rest = RestFront(RestApp(self._engine, guard), self._engine.close)
+        self._rest = RestFront(RestApp(self._engine, guard), guard, self._engine.close)
         self._grpc = GrpcFront(self._engine, guard)
 
     def __serve_build_asgi_app__(self) -> RestFront:

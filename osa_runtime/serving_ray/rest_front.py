@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from osa_runtime.serving import descriptions
+from osa_runtime.serving.guard import Guard
 from osa_runtime.serving.refusals import Refusal
 from osa_runtime.serving.rest_response import Headers, write_error
 from osa_runtime.serving.rest_routes import json_response
@@ -16,8 +17,8 @@ from osa_runtime.serving_ray.one_replica import check_path
 class RestFront:
     """``close`` is awaited when Ray ends the replica, after its last request."""
 
-    def __init__(self, app: ASGIApp, close: Callable[[], Awaitable[None]]) -> None:
-        self._app, self._close = app, close
+    def __init__(self, app: ASGIApp, guard: Guard, close: Callable[[], Awaitable[None]]) -> None:
+        self._app, self._guard, self._close = app, guard, close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -36,6 +37,7 @@ class RestFront:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
+            self._guard.check(dict(scope["headers"]), scope["path"])
             check_path(scope["path"])
         except Refusal as refusal:
             await _send(send, refusal.status, *write_error(refusal))

@@ -31,9 +31,11 @@ class KnownDataset:
     client: str | None = None
     package: str | None = None
     sha256: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()
 
 
-DIGITS = KnownDataset("digits", "1797 grey 8×8 digits, 10 classes; inside scikit-learn")
+TEN_DIGITS = tuple("0123456789")
+DIGITS = KnownDataset("digits", "1797 grey 8×8 digits, 10 classes; inside scikit-learn", class_names=TEN_DIGITS)
 MNIST = KnownDataset(
     "mnist",
     "60000 + 10000 grey 28×28 digits, 10 classes",
@@ -45,6 +47,7 @@ MNIST = KnownDataset(
         "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
         "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
     ),
+    class_names=TEN_DIGITS,
 )
 FASHION_MNIST = KnownDataset(
     "fashion-mnist",
@@ -57,6 +60,18 @@ FASHION_MNIST = KnownDataset(
         "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
         "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
     ),
+    class_names=(
+        "T-shirt/top",
+        "Trouser",
+        "Pullover",
+        "Dress",
+        "Coat",
+        "Sandal",
+        "Shirt",
+        "Sneaker",
+        "Bag",
+        "Ankle boot",
+    ),
 )
 KNOWN = {known.name: known for known in (DIGITS, MNIST, FASHION_MNIST)}
 
@@ -66,7 +81,7 @@ def find_known(name: str) -> KnownDataset:
     if name in KNOWN:
         return KNOWN[name]
     nearest = difflib.get_close_matches(name.lower(), KNOWN, n=1)
-    hint = f"; did you mean {nearest[0]}?" if nearest else "; for your own images use --data FILE.npz."
+    hint = f"; did you mean {nearest[0]}?" if nearest else "; for your own images use file=FILE.npz."
     raise DataError(f"Unknown data set {name!r}: known are {', '.join(KNOWN)}{hint}")
 
 

@@ -15,7 +15,7 @@ from osa_runtime.errors import DataError
 from osa_runtime.pixels import Standardisation
 from osa_runtime.training.catalogue import DIGITS, data_folder, find_known, local_copy
 from osa_runtime.training.dependencies import require
-from osa_runtime.training.npz import LabelledImages, check_images, read_npz
+from osa_runtime.training.npz import LabelledImages, check_images, read_class_names, read_npz
 
 _TEST_FRACTION = 0.2
 
@@ -36,6 +36,7 @@ class Dataset:
     classes: int
     standardisation: Standardisation
     sha256: str
+    class_names: tuple[str, ...] = ()
 
     @property
     def channels(self) -> int:
@@ -52,14 +53,24 @@ def load_dataset(
     """Load a known data set by ``name``, or the user's own from an ``.npz`` ``file``."""
     if file is not None:
         path = Path(file)
-        return _prepare(path.name, *read_npz(path))
-    known = find_known(name or "")
+        return _prepare(path.name, *read_npz(path), read_class_names(path))
+    return _prepare(name or "", *_known_images(name or "", folder), find_known(name or "").class_names)
+
+
+def load_test_images(name: str, folder: str | os.PathLike[str] | None = None) -> LabelledImages:
+    """The images of a known data set that no training sees, as they were stored."""
+    train, test = _known_images(name, folder)
+    return test or _split(name, train)[1]
+
+
+def _known_images(name: str, folder: str | os.PathLike[str] | None) -> tuple[LabelledImages, LabelledImages | None]:
+    known = find_known(name)
     if known is DIGITS:
-        return _prepare(known.name, _digits(), None)
+        return _digits(), None
     path = local_copy(known, data_folder(folder))
     if not path.exists():
         raise DataError(f"The data set {known.name} is not in {path.parent}; get it with: osa data fetch {known.name}")
-    return _prepare(known.name, *read_npz(path))
+    return read_npz(path)
 
 
 def _digits() -> LabelledImages:
@@ -70,15 +81,21 @@ def _digits() -> LabelledImages:
     return check_images(digits.images, digits.target)
 
 
-def _prepare(name: str, train: LabelledImages, test: LabelledImages | None) -> Dataset:
+def _prepare(name: str, train: LabelledImages, test: LabelledImages | None, names: tuple[str, ...]) -> Dataset:
     if test is None:
         train, test = _split(name, train)
     classes = _count_classes(name, train, test)
-    with np.errstate(over="ignore", invalid="ignore"):  # _standardise reports what overflows
+    if names and len(names) < classes:
+        raise DataError(f"{name}: there are {classes} classes, but class_names holds {len(names)}; name each of them.")
+    classes = len(names) or classes  # one that no image is of has a name nevertheless
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is reported
         mean, std = _channel_statistics(train.x)
-        x_train, x_test = (_standardise(name, part.x, mean, std) for part in (train, test))
-    standardisation = Standardisation(_floats(mean), _floats(std), _pixel_range(train.x))
-    return Dataset(name, x_train, train.y, x_test, test.y, classes, standardisation, _fingerprint(train, test))
+        if not np.isfinite(std).all():
+            raise _beyond_float32(name)
+        standardisation = Standardisation(_floats(mean), _floats(std), _pixel_range(train.x))
+        x_train, x_test = (_standardise(name, part.x, standardisation) for part in (train, test))
+    known = _fingerprint(train, test)
+    return Dataset(name, x_train, train.y, x_test, test.y, classes, standardisation, known, names)
 
 
 def _split(name: str, images: LabelledImages) -> tuple[LabelledImages, LabelledImages]:
@@ -122,13 +139,15 @@ def _pixel_range(x: NDArray[Any]) -> tuple[float, float]:
     return (low, high) if low < high else (low, low + 1.0)
 
 
-def _standardise(
-    name: str, x: NDArray[Any], mean: NDArray[np.float64], std: NDArray[np.float64]
-) -> NDArray[np.float32]:
-    scaled = (x.astype(np.float32) - mean.astype(np.float32)) / std.astype(np.float32)
+def _standardise(name: str, x: NDArray[Any], standardisation: Standardisation) -> NDArray[np.float32]:
+    scaled = standardisation.standardise(x)
     if not np.isfinite(scaled).all():
-        raise DataError(f"{name}: the pixel values exceed the range of float32; scale them to about 1.")
+        raise _beyond_float32(name)
     return np.ascontiguousarray(scaled.transpose(0, 3, 1, 2))
+
+
+def _beyond_float32(name: str) -> DataError:
+    return DataError(f"{name}: the pixel values exceed the range of float32; scale them to about 1.")
 
 
 def _floats(values: NDArray[np.float64]) -> tuple[float, ...]:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from osa_runtime.atomic import atomic_file
+from osa_runtime.atomic import atomic_file, check_writable
 from osa_runtime.errors import DataError, StorageError
 from osa_runtime.training.catalogue import IDX_FILES, KnownDataset, data_folder, find_known, local_copy
 from osa_runtime.training.idx import parse_idx
@@ -48,6 +48,7 @@ def fetch_dataset(
     target = local_copy(known, data_folder(folder))
     if target.exists() and not force:
         return target
+    check_writable(target)
     files = _read_folder(known, Path(source)) if source is not None else _download(known)
     _check_hashes(known, files)
     _write_npz(files, target)
@@ -84,7 +85,7 @@ def _run(command: list[str], scratch: Path) -> bytes:
     if shutil.which(program) is None:
         raise DataError(
             f"Fetching needs the program {program}, which is not installed; install it, or give the four IDX files "
-            "of the data set with --from FOLDER."
+            "of the data set with source=FOLDER."
         )
     try:
         done = subprocess.run(command, cwd=scratch, capture_output=True, timeout=_TIMEOUT_SECONDS, check=False)
@@ -96,7 +97,7 @@ def _run(command: list[str], scratch: Path) -> bytes:
         reason = _last_line(done.stderr) or f"exit code {done.returncode}"
         raise DataError(
             f"{' '.join(command[:3])} failed ({reason}); check the network and the package lists, "
-            "or give the four IDX files with --from FOLDER."
+            "or give the four IDX files with source=FOLDER."
         )
     return done.stdout
 

@@ -62,7 +62,7 @@ class Trainer:
         self.model.train()
         average = _Average()
         for step, (x, y) in enumerate(self._batches(epoch), start=1):
-            logits, loss = self._step(x, y, f"epoch {epoch}, step {step}")
+            logits, loss = self._step(x, y, (epoch, step))
             average.add(loss, logits, y)
             observer.step(epoch, average.loss, average.accuracy)
         test = self.evaluate()
@@ -86,11 +86,12 @@ class Trainer:
         for chosen in order.split(self.settings.batch_size):
             yield x[chosen], y[chosen]
 
-    def _step(self, x: Tensor, y: Tensor, moment: str) -> tuple[Tensor, float]:
+    def _step(self, x: Tensor, y: Tensor, moment: tuple[int, int]) -> tuple[Tensor, float]:
+        stopped = "Training stopped at epoch {}, step {}:".format(*moment)
         try:
             logits = self.model(x)
         except ExponentRangeError as error:
-            raise ExponentRangeError(f"Training stopped at {moment}: {error} {_remedy(self.settings)}") from error
+            raise ExponentRangeError(f"{stopped} {error} {_remedy(self.settings, moment)}") from error
         loss = nn.functional.cross_entropy(logits, y)
         self.optimizer.zero_grad()
         loss.backward()
@@ -98,8 +99,7 @@ class Trainer:
         value = loss.item()
         if not (math.isfinite(value) and math.isfinite(float(norm))):
             raise OsaError(
-                f"Training stopped at {moment}: the loss is {value} and its gradient's norm {float(norm)}. "
-                f"{_remedy(self.settings)}"
+                f"{stopped} the loss is {value} and its gradient's norm {float(norm)}. {_remedy(self.settings, moment)}"
             )
         self.optimizer.step()
         self.schedule.step()
@@ -143,5 +143,16 @@ def _tensors(x: object, y: object, device: str) -> tuple[Tensor, Tensor]:
     return torch.as_tensor(x, device=device), torch.as_tensor(y, device=device)
 
 
-def _remedy(settings: TrainingSettings) -> str:
-    return f"Start anew with --force and a smaller --lr (it was {settings.lr}), or with --norm or --residual."
+def _remedy(settings: TrainingSettings, moment: tuple[int, int]) -> str:
+    """At the first step no weight has changed yet, so that the rate cannot be to blame."""
+    slower = "" if moment == (1, 1) else f" and a rate below lr={settings.lr}, or"
+    if settings.attention == "polynomial" and not (settings.norm and settings.residual):
+        power = 2 * settings.power + 1
+        return (
+            f"Polynomial attention with power={settings.power} raises the norm of its tokens to the power {power} in "
+            f"each layer, which no learning rate repairs: start anew with force=True{slower} with norm=True and "
+            "residual=True, or with fewer layers."
+        )
+    if moment == (1, 1):
+        return "It was the first step, so no learning rate repairs it: start anew with force=True and norm=True."
+    return f"Start anew with force=True{slower} with norm=True or residual=True."

@@ -46,6 +46,7 @@ def _describe(data: Dataset) -> dict[str, Any]:
         "train_images": len(data.y_train),
         "test_images": len(data.y_test),
         "classes": data.classes,
+        "class_names": list(data.class_names),
         "preprocessing": data.standardisation.as_dict(),
     }
 

@@ -106,8 +106,13 @@ class _Run:
     def finish(self) -> TrainingResult:
         """Write the results; the state goes last, so that a kill in between only repeats this."""
         result = TrainingResult(self.folder, self.settings, tuple(self.history))
-        standardisation = self.data.standardisation
-        save_checkpoint(self.model.cpu().eval(), self.folder.checkpoint, standardisation=standardisation, replace=True)
+        save_checkpoint(
+            self.model.cpu().eval(),
+            self.folder.checkpoint,
+            standardisation=self.data.standardisation,
+            class_names=self.data.class_names,
+            replace=True,
+        )
         draw_curve(result.history, self._title(), self.folder.curve)
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
         write_metrics(self.folder.metrics, self.settings, self.data, result.history, parameters)
@@ -140,7 +145,7 @@ def _model_config(data: Dataset, settings: TrainingSettings) -> ViTConfig:
 def _check_device(device: str) -> None:
     if device == "cuda" and not torch.cuda.is_available():
         raise MissingDependencyError(
-            f"--device cuda was asked for, but PyTorch {torch.__version__} finds no CUDA device; use --device cpu, "
+            f"device='cuda' was asked for, but PyTorch {torch.__version__} finds no CUDA device; use device='cpu', "
             "or a machine with an NVIDIA GPU and a CUDA build of PyTorch."
         )
 

@@ -91,7 +91,7 @@ def default_patch_size(image_size: tuple[int, int]) -> int:
     larger = [p for p in fitting if p > 1]
     if not fitting:
         raise ConfigError(
-            f"No patch size cuts images of {height}×{width} pixels into 4 to 64 patches; choose one with --patch-size "
+            f"No patch size cuts images of {height}×{width} pixels into 4 to 64 patches; choose one with patch_size=… "
             f"(it must divide both sides: {', '.join(map(str, divisors))}), or crop or pad the images."
         )
     return min(larger or fitting)

@@ -22,6 +22,7 @@ import torch
 
 from osa_runtime.atomic import atomic_file
 from osa_runtime.errors import CheckpointError, InputError, StorageError
+from osa_runtime.recognition import CHECKPOINT_FOLDER, STATE_FILE
 
 _FORMAT = 1
 
@@ -34,11 +35,11 @@ class RunFolder:
 
     @property
     def state(self) -> Path:
-        return self.path / "state.pt"
+        return self.path / STATE_FILE
 
     @property
     def checkpoint(self) -> Path:
-        return self.path / "checkpoint"
+        return self.path / CHECKPOINT_FOLDER
 
     @property
     def metrics(self) -> Path:
@@ -57,8 +58,8 @@ class RunFolder:
         present = [path.name for path in self.results if path.exists()]
         if present and not self.state.exists():
             raise InputError(
-                f"{self.path} holds a finished run ({', '.join(present)}); choose another --out, "
-                "or train anew with --force, which replaces it."
+                f"{self.path} holds a finished run ({', '.join(present)}); choose another folder, "
+                "or train anew with force=True, which replaces it."
             )
 
     def remove_results(self) -> None:
@@ -85,13 +86,13 @@ def load_state(path: Path, identity: dict[str, Any]) -> dict[str, Any]:
     if changes:
         raise InputError(
             f"{path.parent} holds an unfinished run with other settings: {'; '.join(changes)}. "
-            "Give the same settings to continue it, choose another --out, or start anew with --force."
+            "Give the same settings to continue it, choose another folder, or start anew with force=True."
         )
     return state
 
 
 def damaged_state(path: Path, reason: str) -> CheckpointError:
-    return CheckpointError(f"{path} cannot be read as the state of a run ({reason}); start anew with --force.")
+    return CheckpointError(f"{path} cannot be read as the state of a run ({reason}); start anew with force=True.")
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -1,65 +1,142 @@
-"""What a checkpoint says an artifact of it must look like."""
+"""What a reference says an artifact of it must look like: a checkpoint, a module, or what a factory returns."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
-from osa_runtime.artifact import TensorSpec, sha256
-from osa_runtime.exporters.checkpoint_export import example_inputs, value_ranges
+from osa_runtime.artifact import Artifact, Manifest, TensorSpec, sha256
+from osa_runtime.exporters.checkpoint_export import example_inputs, export_checkpoint, load_model, value_ranges
+from osa_runtime.exporters.factory_export import check_factory, export_built, load_factory
 from osa_runtime.exporters.interface import DTYPES
-from osa_runtime.models import load_checkpoint
+from osa_runtime.exporters.pipeline import export
+from osa_runtime.exporters.recorded import is_static, recorded_examples, recorded_options
 from osa_runtime.models.checkpoint import WEIGHTS_FILE, checkpoint_folder
+from osa_runtime.nn import OrthogonalSelfAttention
 from osa_runtime.nn.depth import rounding_depth
 from osa_runtime.parity.certificate import Check
 from osa_runtime.parity.signature import TOKENS
+from osa_runtime.pixels import Standardisation
 from osa_runtime.runtime.interface import ANY_DTYPE
 from osa_runtime.verification.subject import Subject
+
+Repeat = Callable[[Manifest, Path], Artifact]
 
 
 @dataclass(frozen=True)
 class Expectation:
+    """``repeat`` exports the reference again, to a folder, as a manifest says that it was exported.
+
+    ``unrounded`` is the reference itself, where ``model`` has its matrices rounded to those of a quantised artifact.
+    """
+
+    kind: Literal["checkpoint", "module", "factory"]
     model: nn.Module
-    sha256: str
+    repeat: Repeat
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[str, ...] = ("logits",)
+    sha256: str | None = None
+    values: dict[str, dict[str, int]] = field(default_factory=dict)
+    axes: dict[str, dict[str, int]] = field(default_factory=dict)
+    unrounded: nn.Module | None = None
 
     @classmethod
-    def of_checkpoint(cls, folder: Path) -> Expectation:
-        model = load_checkpoint(folder)
+    def of_checkpoint(cls, folder: Path, pixels: str = "float32") -> Expectation:
+        """``pixels`` is the type that the artifact takes images in."""
+        model = load_model(folder, pixels)
         examples, axes = example_inputs(model, static=False)
         specs = []
         for (name, dims), example in zip(axes.items(), examples, strict=True):
             shape = tuple(dims[i].__name__ if i in dims else size for i, size in enumerate(example.shape))
             specs.append(TensorSpec(name, DTYPES[example.dtype], shape))
-        return cls(model, sha256(checkpoint_folder(folder) / WEIGHTS_FILE), tuple(specs))
+        longest = getattr(model.config, "max_length", None)
+        return cls(
+            "checkpoint",
+            model,
+            lambda manifest, out: export_checkpoint(
+                folder, out, static=is_static(manifest), pixels=pixels, checked=False, **recorded_options(manifest)
+            ),
+            tuple(specs),
+            sha256=sha256(checkpoint_folder(folder) / WEIGHTS_FILE),
+            values=value_ranges(model),
+            axes={} if longest is None else {TOKENS: {"min": 1, "max": longest}},
+        )
+
+    @classmethod
+    def of_factory(cls, factory: str, weights: str | Path | None, subject: Subject) -> Expectation:
+        """What a factory returns; it says more of its outputs than a module does."""
+        check_factory(factory, weights)
+        built = load_factory(factory, weights)
+
+        def repeat(manifest: Manifest, out: Path) -> Artifact:
+            return export_built(built, out, static=is_static(manifest), checked=False, **recorded_options(manifest))
+
+        known = cls.of_module(built.module, subject)
+        names = built.facts.get("output_names")
+        return dataclasses.replace(
+            known,
+            kind="factory",
+            repeat=repeat,
+            outputs=known.outputs if names is None else tuple(names),
+            sha256=None if weights is None else sha256(Path(weights)),
+            values={name: dict(limits) for name, limits in (built.facts.get("value_ranges") or {}).items()},
+        )
+
+    @classmethod
+    def of_module(cls, module: nn.Module, subject: Subject) -> Expectation:
+        """A module says nothing of its inputs and outputs: they are taken as the artifact has them."""
+
+        def repeat(manifest: Manifest, out: Path) -> Artifact:
+            examples, axes = recorded_examples(manifest)
+            return export(
+                module,
+                examples,
+                out,
+                dynamic_shapes=axes,
+                input_names=list(axes),
+                output_names=[spec.name for spec in manifest.outputs],
+                value_ranges=manifest.values,
+                preprocessing={name: Standardisation.from_dict(f) for name, f in manifest.preprocessing.items()},
+                class_names=manifest.class_names,
+                checked=False,
+                **recorded_options(manifest),
+            )
+
+        outputs = tuple(spec.name for spec in subject.session.outputs)
+        return cls("module", copy.deepcopy(module).eval(), repeat, _in_float32(subject.session.inputs), outputs)
+
+    def arithmetic(self, dtype: str) -> str:
+        """The type whose rounding is left to allow for: with equal weights, that of the products."""
+        return "fp32" if self.unrounded is not None and dtype == "w8" else dtype
 
     @property
-    def width(self) -> int:
-        """The size of a head."""
-        config: Any = self.model.config
-        return int(config.dim // config.heads)
+    def width(self) -> int | None:
+        """The size of a head, of the first attention layer that there is."""
+        layers = (layer for layer in self.model.modules() if isinstance(layer, OrthogonalSelfAttention))
+        return next((int(layer.project.width) for layer in layers), self._width_of_config())
 
-    @property
-    def values(self) -> dict[str, dict[str, int]]:
-        return value_ranges(self.model)  # type: ignore[arg-type]  # load_checkpoint gives just these models
-
-    @property
-    def axes(self) -> dict[str, dict[str, int]]:
-        longest = getattr(self.model.config, "max_length", None)
-        return {} if longest is None else {TOKENS: {"min": 1, "max": longest}}
+    def _width_of_config(self) -> int | None:
+        config: Any = getattr(self.model, "config", None)
+        return int(config.dim // config.heads) if hasattr(config, "dim") and hasattr(config, "heads") else None
 
     @property
     def depth(self) -> int:
         return rounding_depth(self.model)
 
     def describe(self) -> dict[str, Any]:
-        return {"kind": "checkpoint", "model": type(self.model).__name__, "sha256": self.sha256}
+        known = {"kind": self.kind, "model": type(self.model).__name__}
+        return known if self.sha256 is None else known | {"sha256": self.sha256}
+
+
+def _in_float32(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    """A half-precision artifact comes from a module in float32."""
+    return tuple(TensorSpec(s.name, "float32" if s.dtype == "float16" else s.dtype, s.shape) for s in specs)
 
 
 def fill_in(expected: Expectation, subject: Subject) -> tuple[Expectation, Subject]:
@@ -89,13 +166,13 @@ def check_interface(expected: Expectation, subject: Subject) -> Check:
         for theirs, mine in zip(theirs_spec.shape, ours.shape, strict=True)
         if isinstance(theirs, str) and isinstance(mine, int)
     ]
-    return Check("interface", True, "; ".join(fixed) or "names, types and axes are those of the checkpoint")
+    return Check("interface", True, "; ".join(fixed) or f"names, types and axes are those of the {expected.kind}")
 
 
 def check_weights(expected: Expectation, subject: Subject) -> str | None:
     """A note where the manifest says that the artifact was exported from other weights than these."""
     said = subject.artifact.manifest.source.get("sha256") if subject.artifact is not None else None
-    if said in (None, expected.sha256):
+    if expected.sha256 is None or said in (None, expected.sha256):
         return None
     return f"the artifact was exported from other weights (sha256 {str(said)[:12]}…) than {expected.sha256[:12]}…"
 

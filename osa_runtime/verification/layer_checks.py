@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 
 from osa_runtime.errors import ExponentRangeError, RunError
-from osa_runtime.ops import attention, reference
+from osa_runtime.exporters.eager import exact_attention
+from osa_runtime.ops.spectral_norm import masked, spectral_norm
 from osa_runtime.parity.certificate import HeadResult, LayerResult
 from osa_runtime.parity.feeds import Case
 from osa_runtime.parity.tolerances import DEFECT_SHARE, STRETCH_SHARE, core_tolerance
-from osa_runtime.verification.eager import LONGEST_REFERENCE
 from osa_runtime.verification.inside.insides import Array, Core, Insides
 from osa_runtime.verification.memory import chunks
-from osa_runtime.verification.norms import masked, spectral_norm, squarings_of
+from osa_runtime.verification.norms import squarings_of
 
 MOST_TOKENS = 512  # up to here A is formed as a whole, beyond it is probed in as many directions as a head is wide
 
@@ -169,22 +169,11 @@ def _errors(core: Core) -> Array:
     """How far the layer's output is from exp(S)·V, relative to the largest value of the head."""
     q, k, scale, mask = _tensors(core)
     v = torch.from_numpy(core.v).to(torch.float64)
-    truth = _truth(q, k, v, scale, mask).numpy()
+    truth = exact_attention(q, k, v, scale, mask).numpy()
     distance = np.abs(core.out.astype(np.float64) - truth)
     if core.mask is not None:
         distance = np.where(np.broadcast_to(core.mask, distance.shape[:-1])[..., None], distance, 0.0)
     return distance.max((-2, -1)) / np.maximum(np.abs(truth).max((-2, -1)), 1e-300)
-
-
-def _truth(q: Tensor, k: Tensor, v: Tensor, scale: Tensor, mask: Tensor | None) -> Tensor:
-    """exp(S)·V in float64, as independent of the operator as its cost allows: eigenvalues, then torch's own exp."""
-    tokens = q.size(-2)
-    if tokens <= LONGEST_REFERENCE:
-        return reference.orthogonal_attention(q, k, v, scale, mask)
-    if tokens <= MOST_TOKENS:
-        products = scale[..., None, None] * (q @ k.mT)
-        return torch.linalg.matrix_exp((products - products.mT).contiguous()) @ v
-    return attention._apply(q, k, v, scale, mask, "lowrank", "taylor", "auto")
 
 
 def _reason(heads: tuple[HeadResult, ...], tolerance: float) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
 
 BUDGET = 256 * 2**20  # bytes
 
 
-def chunks(names: Sequence[str], bytes_each: int, budget: int = BUDGET) -> Iterator[tuple[str, ...]]:
+def chunks(things: Sequence[T], bytes_each: int, budget: int = BUDGET) -> Iterator[tuple[T, ...]]:
     size = max(1, budget // max(1, bytes_each))
-    for start in range(0, len(names), size):
-        yield tuple(names[start : start + size])
+    for start in range(0, len(things), size):
+        yield tuple(things[start : start + size])

@@ -15,8 +15,8 @@ from osa_runtime.exporters.facts import versions
 from osa_runtime.parity.certificate import Certificate
 from osa_runtime.parity.compare import Tolerance
 from osa_runtime.parity.feeds import Case
+from osa_runtime.runtime.device import Where
 from osa_runtime.verification.inside.insides import Array
-from osa_runtime.verification.subject import Where
 
 Progress = Callable[[str], None]
 
@@ -28,7 +28,9 @@ class VerifyOptions:
     """``batches`` and ``lengths`` replace the sweep's own; ``inputs`` replaces the sweep.
 
     ``outputs`` are expected outputs by case and name, in place of an eager model's. ``bisect`` is a folder for what
-    reproduces a fault; it is written only when something fails.
+    reproduces a fault; it is written only when something fails. ``data`` is a known data set or an .npz of images, of
+    which cases are made beside the others. ``quick`` leaves the grid of sizes and magnitudes out,
+    ``seconds`` is what it may take in place of the usual time.
     """
 
     where: Where = field(default_factory=Where)
@@ -40,6 +42,9 @@ class VerifyOptions:
     inputs: Sequence[Case] | None = None
     outputs: Mapping[str, Mapping[str, Array]] | None = None
     bisect: Path | None = None
+    data: str | None = None
+    quick: bool = False
+    seconds: float | None = None
 
     def tolerance(self, rtol: float) -> Tolerance:
         """The table's, unless the user said otherwise."""
@@ -52,6 +57,8 @@ class VerifyOptions:
             "lengths": None if self.lengths is None else list(self.lengths),
             "atol": self.atol,
             "rtol": self.rtol,
+            "data": self.data,
+            "quick": self.quick,
             "given_inputs": self.inputs is not None,
             "given_outputs": self.outputs is not None,
             "device": self.where.device,
@@ -69,6 +76,8 @@ class Run:
 
 
 def certify(options: VerifyOptions, **results: Any) -> Certificate:
+    alone = results["kind"] == "verify" and results["reference"] is None and options.outputs is None
+    results |= {"kind": "consistency"} if alone else {}
     now = datetime.datetime.now(datetime.timezone.utc)  # noqa: UP017  # Python 3.10 lacks the short form
     return Certificate(
         created=now.isoformat(timespec="seconds"), settings=options.describe(), versions=versions(), **results

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from osa_runtime.artifact import Artifact, TensorSpec, sha256
+from osa_runtime.artifact import MANIFEST_FILE, Artifact, TensorSpec, sha256
 from osa_runtime.errors import ArtifactError, InputError
 from osa_runtime.parity.certificate import Check
 from osa_runtime.parity.signature import Signature
+from osa_runtime.pixels import Standardisation
+from osa_runtime.runtime.device import Where
 from osa_runtime.runtime.interface import ANY_DTYPE
 from osa_runtime.runtime.session import Session, load
 from osa_runtime.verification.inside.insides import Insides
@@ -19,31 +22,27 @@ UNKNOWN_DEPTH = 64  # for a model file alone: as many matrices as ten layers hav
 
 
 @dataclass(frozen=True)
-class Where:
-    """On what the artifact runs."""
-
-    device: str = "cpu"
-    threads: int | None = None
-    allow_fallback: bool = False
-
-
-@dataclass(frozen=True)
 class Subject:
-    """``filled`` are the inputs as a checkpoint has them, for a file that does not say their types and shapes."""
+    """``filled`` are the inputs as a checkpoint has them, for a file that does not say their types and shapes.
+
+    ``hashes`` are those of the files before they were opened.
+    """
 
     session: Session
     where: Where
+    hashes: dict[str, str]
     filled: tuple[TensorSpec, ...] = ()
 
     @classmethod
     def open(cls, path: Path, where: Where) -> Subject:
         """Files that are not those that were exported are opened, too: ``check_files`` says so."""
+        hashes = file_hashes(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # the certificate has the note on a fallback
             session = load(
                 path, where.device, threads=where.threads, allow_fallback=where.allow_fallback, check_hash=False
             )
-        return cls(session, where)
+        return cls(session, where, hashes)
 
     @property
     def artifact(self) -> Artifact | None:
@@ -83,15 +82,23 @@ class Subject:
         return float(self.osa["largest_norm"]) if fixed and "largest_norm" in self.osa else None
 
     @property
+    def range_of_norms(self) -> float | None:
+        """The largest ‖S‖ that the attention represents, with squarings of either kind."""
+        return float(self.osa["largest_norm"]) if "largest_norm" in self.osa else None
+
+    @property
     def signature(self) -> Signature:
         """What inputs can be made from."""
         if any(spec.dtype == ANY_DTYPE for spec in self.inputs):
             raise InputError(
                 f"{self.session.path} alone does not say the types and shapes of its inputs; verify the folder that it "
-                "was exported to, give its checkpoint with --against, or give inputs with --load-inputs."
+                "was exported to, give its checkpoint with against=FOLDER, or inputs of its own."
             )
         manifest = self.session.manifest
-        return Signature(self.inputs, manifest.axes if manifest else {}, manifest.values if manifest else {})
+        if manifest is None:
+            return Signature(self.inputs)
+        pixels = {name: Standardisation.from_dict(fields) for name, fields in manifest.preprocessing.items()}
+        return Signature(self.inputs, manifest.axes, manifest.values, pixels)
 
     def insides(self) -> Insides:
         names = [spec.name for spec in self.session.inputs]
@@ -117,15 +124,25 @@ class Subject:
             "osa": self.osa,
             "inputs": [str(spec) for spec in self.session.inputs],
             "outputs": [str(spec) for spec in self.session.outputs],
-            "files": self._hashes(),
+            "files": self.hashes,
             "source": self.artifact.manifest.source if self.artifact is not None else {},
             "placement": {"device": placement.device, "provider": placement.provider, "note": placement.note},
         }
 
-    def _hashes(self) -> dict[str, str]:
-        if self.artifact is None:
-            return {self.session.path.name: sha256(self.session.path)}
-        return {name: sha256(self.artifact.folder / name) for name in self.artifact.manifest.files}
+    def changes(self) -> Iterator[Check]:
+        """A failed check where the files are no longer those that were opened."""
+        now = file_hashes(self.artifact.folder if self.artifact is not None else self.session.path)
+        for name in sorted(name for name in {*now, *self.hashes} if now.get(name) != self.hashes.get(name)):
+            yield Check("files", False, f"{name} was changed while it was being verified; verify it again")
+
+
+def file_hashes(path: Path) -> dict[str, str]:
+    """The hashes of all files that are there, by name: of a folder those of its manifest, and the manifest's own."""
+    if not path.is_dir():
+        return {path.name: sha256(path)} if path.is_file() else {}
+    artifact = Artifact.open(path)
+    listed = [name for name in artifact.manifest.files if Path(name).name == name and (path / name).is_file()]
+    return {MANIFEST_FILE: artifact.manifest_sha256} | {name: sha256(path / name) for name in listed}
 
 
 def check_files(path: Path, name: str = "files") -> Check:

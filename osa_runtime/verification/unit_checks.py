@@ -6,7 +6,8 @@ A fault is visible here however small its trace in the final output is, and the 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,47 +15,166 @@ from osa_runtime.errors import OsaError
 from osa_runtime.parity.certificate import UnitResult
 from osa_runtime.parity.compare import Comparison, Tolerance, compare
 from osa_runtime.parity.feeds import Case
-from osa_runtime.parity.tolerances import SHARE
+from osa_runtime.parity.sensitivity import SAMPLES
+from osa_runtime.parity.tolerances import LOST, SHARE
 from osa_runtime.verification.inside.eager_insides import EagerInsides
-from osa_runtime.verification.inside.insides import Array, Insides
+from osa_runtime.verification.inside.insides import Array, Calls, Glue, Insides
 from osa_runtime.verification.memory import chunks
+from osa_runtime.verification.parts import Part, partition
+
+UNIT_DEPTH = 2  # the matrices that the signal passes in one part
+NEGLIGIBLE = 1e-3  # of the largest row
 
 
-def common_units(insides: Insides, eager: Insides) -> tuple[str, ...]:
-    return tuple(unit for unit in eager.units if unit in set(insides.units))
+@dataclass(frozen=True)
+class Parties:
+    """The artifact's parts, those of eager in the same precision, and those of float64.
+
+    ``move`` is how much rounding changes weights and inputs; None where amplified rounding excuses nothing.
+    """
+
+    insides: Insides
+    eager: EagerInsides
+    oracle: EagerInsides
+    move: float | None = None
 
 
-def check_units(
-    insides: Insides, eager: EagerInsides, oracle: EagerInsides, case: Case, tolerance: Tolerance
-) -> Iterator[UnitResult]:
-    """The parts that both sides show, in the order of execution, a few at a time."""
-    units = common_units(insides, eager)
-    for names in chunks(units, unit_bytes(eager, units, case)):
-        for name, (inputs, expected) in eager.calls_of(names, case.feeds).items():
-            yield _check(name, insides, inputs, expected, oracle.call(name, inputs), tolerance)
+def check_parts(parties: Parties, case: Case, tolerance: Tolerance) -> Iterator[UnitResult]:
+    """All parts on one case, in the order of execution."""
+    parts = partition(parties.insides, parties.eager)
+    calls = parties.eager.calls_of([part.unit for part in parts if part.unit], case.feeds)
+    if not calls:
+        return
+    ways = _Ways(parties, calls, case)
+    for part in parts:
+        if part.unit:
+            yield _check_unit(part, parties, calls[part.unit], case, tolerance)
+        else:
+            yield from ways.check(part, tolerance)
 
 
-def unit_bytes(eager: EagerInsides, units: Sequence[str], case: Case) -> int:
-    """What one unit's inputs and output take, judged by the largest of a few."""
-    sizes = [
-        sum(x.nbytes for x in inputs) + out.nbytes for inputs, out in eager.calls_of(units[:3], case.feeds).values()
-    ]
-    return max(sizes, default=1)
+def worst_of(results: Iterable[UnitResult]) -> tuple[UnitResult, ...]:
+    """Of each part the first result that failed, or the one closest to its limit; parts in the order of execution."""
+    found: dict[str, list[UnitResult]] = {}
+    for result in results:
+        found.setdefault(result.unit, []).append(result)
+    return tuple(min(same, key=_rank) for same in found.values())
 
 
-def _check(
-    name: str, insides: Insides, inputs: Sequence[Array], expected: Array, truth: Array, tolerance: Tolerance
+def _rank(result: UnitResult) -> tuple[bool, float]:
+    return result.passed, -(result.alone or 0.0) / max(result.tolerance, 1e-300) if result.passed else 0.0
+
+
+class _Ways:
+    """What lies between the modules, in one run of each party."""
+
+    def __init__(self, parties: Parties, calls: Calls, case: Case) -> None:
+        self.case, self.calls = case, calls
+        self.truth = parties.oracle.between(calls, case.feeds)
+        outputs = parties.eager.party.run(case.feeds)
+        self.eager = Glue(
+            {unit: inputs[0] for unit, (inputs, _) in calls.items()},
+            tuple(outputs[name] for name in parties.eager.party.outputs),
+            {unit: mask for unit, (inputs, _) in calls.items() for mask in inputs[1:]},
+        )
+        try:
+            self.actual: Glue | str = parties.insides.between(calls, case.feeds)
+        except OsaError as error:
+            self.actual = str(error)
+
+    def check(self, part: Part, tolerance: Tolerance) -> Iterator[UnitResult]:
+        assert part.end is not None
+        if isinstance(self.actual, str):
+            yield UnitResult(part.name, None, None, tolerance.rtol, False, self.actual, case=self.case.name)
+            return
+        expected, truth, actual = (value_at(glue, part.end) for glue in (self.eager, self.truth, self.actual))
+        masked = self._mask_difference(part.end, self.actual)
+        if masked:
+            yield UnitResult(part.name, None, None, tolerance.rtol, False, masked, case=self.case.name)
+        elif _same(actual, expected) and _same(expected, truth):
+            return  # nothing is computed on this way
+        yield _judged(part.name, actual, expected, truth, self.case, tolerance)
+
+    def _mask_difference(self, end: str | int, actual: Glue) -> str:
+        if isinstance(end, int) or end not in actual.masks or end not in self.eager.masks:
+            return ""
+        mine, theirs = actual.masks[end], self.eager.masks[end]
+        if mine.size != theirs.size:
+            return f"the mask of {end} has the shape {mine.shape}, expected {theirs.shape}"
+        wrong = int(np.count_nonzero(mine.reshape(theirs.shape) != theirs))
+        return f"{wrong} of {theirs.size} values of the mask that {end} is given are wrong" if wrong else ""
+
+
+def value_at(glue: Glue, end: str | int) -> Array:
+    return glue.outputs[end] if isinstance(end, int) else glue.inputs[end]
+
+
+def _same(first: Array, second: Array) -> bool:
+    return first.shape == second.shape and np.array_equal(first, second, equal_nan=first.dtype.kind == "f")
+
+
+def _check_unit(
+    part: Part, parties: Parties, call: tuple[tuple[Array, ...], Array], case: Case, tolerance: Tolerance
 ) -> UnitResult:
+    inputs, expected = call
     try:
-        actual = insides.call(name, inputs)
+        actual = parties.insides.call(part.unit, inputs, case.feeds)
+        too_large = parties.insides.overflow(part.unit, inputs) if actual.dtype == np.float16 else None
     except OsaError as error:
-        return UnitResult(name, None, None, tolerance.rtol, False, str(error))
-    mine = compare(actual, truth, tolerance, same_type=False)
-    theirs = compare(expected, truth, tolerance, same_type=False)
-    too_large = insides.overflow(name, inputs) if actual.dtype == np.float16 else None
-    passed = _close(mine, theirs) and too_large is None
-    reason = too_large or mine.reason
-    return UnitResult(name, _finite(mine.error), _finite(theirs.error), tolerance.rtol, passed, reason)
+        return UnitResult(part.name, None, None, tolerance.rtol, False, str(error), case=case.name)
+    truth = parties.oracle.call(part.unit, inputs)
+    result = _judged(part.name, actual, expected, truth, case, tolerance)
+    if too_large is not None:
+        return dataclasses.replace(result, passed=False, reason=too_large)
+    return result if result.passed else _reconsidered(result, part, parties, inputs)
+
+
+def _judged(name: str, actual: Array, expected: Array, truth: Array, case: Case, tolerance: Tolerance) -> UnitResult:
+    """Within the tolerance of the truth, or about as far from it as eager is."""
+    mine, theirs = (compare_with(values, truth, tolerance) for values in (actual, expected))
+    limit = max(tolerance.rtol, SHARE * theirs.error) if np.isfinite(theirs.error) else tolerance.rtol
+    passed = bool(mine.error <= limit)
+    return UnitResult(name, _finite(mine.error), _finite(theirs.error), limit, passed, mine.reason, case=case.name)
+
+
+def _reconsidered(result: UnitResult, part: Part, parties: Parties, inputs: Sequence[Array]) -> UnitResult:
+    """The same result, passed where the part amplifies every rounding of its input so much."""
+    if result.alone is None or parties.move is None:
+        return result
+    truth, amount = parties.oracle.call(part.unit, inputs), parties.move
+    changed = (parties.oracle.moved_call(part.unit, inputs, amount, seed) for seed in range(SAMPLES))
+    limit = max(compare_with(values, truth, Tolerance(0.0)).error for values in changed)
+    if not result.alone <= limit < LOST:
+        return result
+    reason = f"{result.reason}; rounding, as this part amplifies it, explains up to {limit:.2g}"
+    return dataclasses.replace(result, tolerance=limit, passed=True, reason=reason)
+
+
+def compare_with(actual: Array, truth: Array, tolerance: Tolerance) -> Comparison:
+    """NaN belongs where float64 has NaN (or Inf, which a graph may not tell from it), and nowhere else."""
+    broken = ~np.isfinite(truth)
+    if actual.shape != truth.shape:
+        return compare(actual, truth, tolerance, same_type=False)
+    if not broken.any():
+        row = _worst_row(actual, truth)
+        return compare(actual[row], truth[row], tolerance, same_type=False)
+    wrong = int(np.count_nonzero(np.isfinite(actual) == broken))
+    if wrong:
+        return Comparison(False, np.inf, tolerance.rtol, f"{wrong} of {truth.size} values are NaN on one side only")
+    return compare(actual[~broken], truth[~broken], tolerance, same_type=False)
+
+
+def _worst_row(actual: Array, truth: Array) -> slice:
+    """The row that is furthest off for its size: a row of large values must not hide what is wrong with another.
+
+    Rows that are next to nothing beside the largest are left to it: there is nothing but its rounding in them.
+    """
+    if truth.ndim < 2 or not truth.size or not np.isfinite(actual).all():
+        return slice(None)
+    rows = np.abs(truth.astype(np.float64)).reshape(len(truth), -1).max(1)
+    wrong = np.abs(actual.astype(np.float64) - truth).reshape(len(truth), -1).max(1)
+    worst = int(np.argmax(wrong / np.maximum(rows, NEGLIGIBLE * rows.max() + 1e-300)))
+    return slice(None) if rows[worst] < NEGLIGIBLE * rows.max() else slice(worst, worst + 1)
 
 
 def with_cumulative(
@@ -72,19 +192,15 @@ def with_cumulative(
         actual, expected = insides.outputs_of(names, case.feeds), reference.outputs_of(names, case.feeds)
         truth = expected if oracle is None else oracle.outputs_of(names, case.feeds)
         for name in names:
-            mine = compare(actual[name], truth[name], tolerances[name], same_type=False)
-            theirs = compare(expected[name], truth[name], tolerances[name], same_type=False)
-            yield dataclasses.replace(
-                by_name[name],
-                cumulative=_finite(mine.error),
-                cumulative_tolerance=mine.tolerance,
-                cumulative_passed=_close(mine, theirs),
-            )
+            yield behind(by_name[name], actual[name], expected[name], truth[name], tolerances[name])
 
 
-def _close(mine: Comparison, theirs: Comparison) -> bool:
-    """Within the tolerance of the truth, or about as far from it as the reference is."""
-    return bool(mine) or (bool(np.isfinite(mine.error)) and mine.error <= SHARE * theirs.error)
+def behind(result: UnitResult, actual: Array, expected: Array, truth: Array, tolerance: Tolerance) -> UnitResult:
+    mine, theirs = (compare_with(values, truth, tolerance) for values in (actual, expected))
+    close = bool(mine) or (bool(np.isfinite(mine.error)) and mine.error <= SHARE * theirs.error)
+    return dataclasses.replace(
+        result, cumulative=_finite(mine.error), cumulative_tolerance=mine.tolerance, cumulative_passed=close
+    )
 
 
 def _finite(error: float) -> float | None:

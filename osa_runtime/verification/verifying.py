@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from torch import nn
+
 from osa_runtime.errors import InputError, InterfaceError
-from osa_runtime.nn.depth import matrix_count
+from osa_runtime.exporters.eager import Eager, answer_of
 from osa_runtime.parity.certificate import Bisection, CaseResult, Check, LayerResult, UnitResult
 from osa_runtime.parity.compare import Tolerance
-from osa_runtime.parity.feeds import Case, sweep
+from osa_runtime.parity.feeds import Case, make_feeds, sweep
+from osa_runtime.parity.judgement import Answers, Rules, judge
+from osa_runtime.parity.plan import Planned, essential, further
+from osa_runtime.parity.sensitivity import Spread
 from osa_runtime.parity.signature import Signature
-from osa_runtime.parity.tolerances import EPS, conditioned_tolerance, relative_tolerance
+from osa_runtime.parity.tolerances import relative_tolerance, rounding_move
 from osa_runtime.runtime.interface import ANY_DTYPE
-from osa_runtime.verification.bisect import bisect
-from osa_runtime.verification.eager import Eager
+from osa_runtime.verification.answers import answer, reference_answers
+from osa_runtime.verification.bisect import Suspicion, bisect
+from osa_runtime.verification.data_cases import data_cases
 from osa_runtime.verification.excuses import excused
 from osa_runtime.verification.expectation import Expectation, check_interface, check_weights, fill_in
 from osa_runtime.verification.inside.eager_insides import EagerInsides
 from osa_runtime.verification.inside.insides import Array, Insides
 from osa_runtime.verification.layer_checks import check_layers
 from osa_runtime.verification.options import Progress, Run, VerifyOptions, certify, torch_threads
+from osa_runtime.verification.parts import part_cases
+from osa_runtime.verification.precision import check_precision
+from osa_runtime.verification.rounded_weights import check_rounding
 from osa_runtime.verification.row_checks import check_rows
-from osa_runtime.verification.sensitivity import sensitivity
+from osa_runtime.verification.structure.check import check_structure
 from osa_runtime.verification.subject import Subject, check_files
-from osa_runtime.verification.sweep import Answers, Rules, answer, judge, reference_answer
-from osa_runtime.verification.unit_checks import check_units
+from osa_runtime.verification.unit_checks import UNIT_DEPTH, Parties, check_parts, worst_of
+from osa_runtime.verification.wide_sweep import affordable, described
 
-UNIT_DEPTH = 2  # the matrices that the signal passes in one part
+UNKNOWN_WIDTH = 32  # of a head, where a model of one's own does not say it
 
 LAYER_KINDS = ("random", "large", "parallel", "padded", "given")
 ROW_KINDS = ("random", "mixed", "padded")
@@ -38,16 +48,24 @@ def verify(
     against: str | Path | None = None,
     options: VerifyOptions | None = None,
     progress: Progress | None = None,
+    *,
+    module: nn.Module | None = None,
+    factory: str | None = None,
+    weights: str | Path | None = None,
 ) -> Run:
-    """Verify an exported folder or a model file, against the checkpoint ``against`` where one is given.
+    """Verify an exported folder or a model file, against a reference where one is given.
+
+    The reference is the checkpoint ``against``, a ``module`` of one's own, or what the function ``factory``
+    (package.module:function) returns, with the ``weights`` of a file.
 
     A difference is a failed check in the certificate; an error means that the comparison itself was not possible.
     """
     chosen, path = options or VerifyOptions(), Path(artifact)
     tell = progress or (lambda _: None)
+    _check_reference(against, module, factory, weights)
     expected = Expectation.of_checkpoint(Path(against)) if against is not None else None
     tell("files and interface")
-    checks = [check_files(path)]
+    checks, notes = [check_files(path)], tuple[str, ...]()
     reference = expected.describe() if expected is not None else None
     try:
         subject = Subject.open(path, chosen.where)
@@ -56,12 +74,35 @@ def verify(
         described = {"name": path.name, "files": {}}
         return _early(chosen, described, reference, checks)
     with subject.session, torch_threads(chosen.where.threads, subject.parameters):
+        checks += check_precision(subject)
+        if against is not None and any(spec.dtype == "uint8" for spec in subject.inputs):
+            expected = Expectation.of_checkpoint(Path(against), pixels="uint8")
+        if module is not None:
+            expected = Expectation.of_module(module, subject)
+        elif factory is not None:
+            expected = Expectation.of_factory(factory, weights, subject)
         if expected is not None:
+            reference = expected.describe()
             expected, subject = fill_in(expected, subject)
             checks.append(check_interface(expected, subject))
             if not checks[-1].passed:
                 return _early(chosen, subject.describe(), reference, checks)
-        return _Verification(subject, expected, chosen, tell, checks).run()
+            tell("structure: a fresh export")
+            structure = check_structure(subject, expected)
+            checks, notes = [*checks, *structure.checks], structure.notes
+            if structure.rounded is not None:
+                expected = dataclasses.replace(expected, model=structure.rounded, unrounded=expected.model)
+        return _Verification(subject, expected, chosen, tell, checks, notes).run()
+
+
+def _check_reference(against: object, module: nn.Module | None, factory: str | None, weights: object) -> None:
+    kind = None if module is None else type(module).__name__
+    names = {"against": against, "module": kind, "factory": factory}
+    given = [f"{name}={value}" for name, value in names.items() if value is not None]
+    if len(given) > 1:
+        raise InputError(f"There can be one reference, got {' and '.join(given)}.")
+    if weights is not None and factory is None:
+        raise InputError(f"weights={weights} goes with factory=package.module:function; others have their own weights.")
 
 
 def _early(options: VerifyOptions, subject: Mapping[str, object], reference: object, checks: Sequence[Check]) -> Run:
@@ -80,18 +121,23 @@ class _Verification:
         options: VerifyOptions,
         progress: Progress,
         checks: list[Check],
+        notes: Sequence[str] = (),
     ) -> None:
         self.subject, self.expected, self.options, self.progress = subject, expected, options, progress
-        self.checks, self.notes = checks, list(_notes(subject, expected))
-        self.eager, self.oracle = self._eager(subject.dtype), self._eager("fp64")
-        self.cases = list(self._cases())
+        self.checks, self.notes = checks, [*notes, *_notes(subject, expected)]
+        self.dtype = expected.arithmetic(subject.dtype) if expected is not None else subject.dtype
+        self.eager, self.oracle = self._eager(self.dtype), self._eager("fp64")
+        self.cases = [*self._cases(), *self._data()]
+        self.checks += self._rounding()
         self.outputs: dict[str, Mapping[str, Array]] = {}
+        self.batch = Signature(subject.inputs).batch
 
     def run(self) -> Run:
         strict = self.options.rtol is not None
-        conditioned = self._conditioned if self.oracle is not None and not strict else None
-        rules = Rules(self._tolerance, self.subject.largest_norm, conditioned, strict=strict)
+        rules = Rules(self._tolerance, self.batch, self.subject.range_of_norms, self._spread, strict=strict)
         results = [self._case(case, rules) for case in self.cases]
+        if self.options.inputs is None:
+            results += self._wide(rules)
         self._check_rows(results)
         insides = self.subject.insides()
         try:
@@ -100,6 +146,7 @@ class _Verification:
             units, bisection = self._units(insides, results, layers)
         finally:
             insides.close()
+        self.checks += self.subject.changes()
         certificate = certify(
             self.options,
             kind="verify",
@@ -119,14 +166,17 @@ class _Verification:
         depth = self.expected.depth if self.expected is not None else self.subject.depth
         return self._of_table(depth, norm)
 
-    def _conditioned(self, case: Case, output: str) -> float:
-        assert self.oracle is not None
-        assert self.expected is not None
-        eps = EPS[self.subject.dtype] / 2
-        return conditioned_tolerance(sensitivity(self.oracle.run, case.feeds, output, eps), self.expected.depth)
+    def _spread(self, case: Case) -> Spread | None:
+        """How far float64 moves on this case by as much as rounding changes weights and inputs."""
+        truth = answer_of(self.oracle, case.feeds)
+        if self.oracle is None or truth is None:
+            return None
+        oracle, amount = self.oracle, rounding_move(self.dtype)
+        coarse = self.dtype in ("w8", "w8a8")
+        return Spread.of(truth, lambda seed: oracle.moved(case.feeds, amount, seed, coarse))
 
     def _of_table(self, depth: int, norm: float = 0.0) -> Tolerance:
-        return self.options.tolerance(relative_tolerance(self.subject.format, self.subject.dtype, depth, norm))
+        return self.options.tolerance(relative_tolerance(self.subject.format, self.dtype, depth, norm))
 
     def _eager(self, dtype: str) -> Eager | None:
         if self.expected is None:
@@ -134,35 +184,82 @@ class _Verification:
         names = [spec.name for spec in self.expected.inputs]
         return Eager(self.expected.model, names, self.expected.outputs, dtype)
 
+    def _rounding(self) -> Iterator[Check]:
+        """Of a quantised reference, on data, on pictures or on random inputs, whichever is the most like use."""
+        if self.expected is None or self.expected.unrounded is None or self.oracle is None:
+            return
+        original = Eager(self.expected.unrounded, self.oracle.inputs, self.oracle.outputs, "fp64")
+        plain = [case for case in self.cases if case.kind.startswith(("random", "given"))][-1:]
+        data = [case for case in self.cases if case.kind.startswith("data")][:1]
+        signature = self._signature()
+        if not data and signature.pixels and plain:
+            sizes = plain[0].sizes
+            data = [Case("strokes", sizes, make_feeds(signature, "strokes", sizes, self.options.seed))]
+        judged = self._of_table(self.expected.depth).rtol if self.dtype == "w8a8" else None
+        yield from (check_rounding(original, self.oracle, case, judged) for case in (data or plain))
+
     def _cases(self) -> Iterable[Case]:
         if self.options.inputs is not None:
             return self.options.inputs
-        known = self.subject.signature
-        values = known.values or (self.expected.values if self.expected is not None else {})
         return sweep(
-            Signature(known.inputs, known.axes or (self.expected.axes if self.expected is not None else {}), values),
+            self._signature(),
             seed=self.options.seed,
             width=self.expected.width if self.expected is not None else None,
             batches=self.options.batches,
             lengths=self.options.lengths,
         )
 
+    def _data(self) -> list[Case]:
+        return (
+            [] if self.options.data is None else data_cases(self.options.data, self.subject.session, self._signature())
+        )
+
+    def _signature(self) -> Signature:
+        known, expected = self.subject.signature, self.expected
+        axes = known.axes or (expected.axes if expected is not None else {})
+        return Signature(
+            known.inputs, axes, known.values or (expected.values if expected is not None else {}), known.pixels
+        )
+
+    def _wide(self, rules: Rules) -> list[CaseResult]:
+        """The cases beyond the plain sweep; ``cases`` then has them, too."""
+        signature, seed, width = self._signature(), self.options.seed, self.expected.width if self.expected else None
+        middle = next((case.sizes for case in self.cases if case.kind != "random"), self.cases[-1].sizes)
+        results: list[CaseResult] = []
+
+        def run(planned: Planned) -> None:
+            case = planned.case(signature)
+            if planned.may_be_nan and self.eager is None:
+                return
+            if all(case.name != known.name for known in self.cases):
+                results.append(self._case(case, rules))
+                self.cases.append(case)
+
+        grid = self.options.batches is None and self.options.lengths is None
+        for planned in essential(signature, middle, seed, grid=grid):
+            run(planned)
+        more = further(signature, middle, width, seed) if grid and not self.options.quick else []
+        left_out = affordable(more, run, self.options.seconds)
+        self.checks.append(described(signature, self.cases, left_out))
+        return results
+
     def _case(self, case: Case, rules: Rules) -> CaseResult:
         self.progress(f"case {case.name}")
         mine = answer(self.subject.session, case)
         if isinstance(mine, Mapping):
             self.outputs[case.name] = mine
-        theirs = self._reference(case)
-        truth = None if self.oracle is None else reference_answer(self.oracle.run, case)
-        norm = None if self.oracle is None else self.oracle.largest_norm
-        return judge(self.subject.session, case, Answers(mine, theirs, truth, norm), rules)
+        theirs, refusals = self._reference(case)
+        truth = answer_of(self.oracle, case.feeds)
+        norms = None if self.oracle is None else self.oracle.norms
+        names = [spec.name for spec in self.subject.session.outputs]
+        return judge(case, Answers(mine, theirs, truth, norms, refusals), rules, names)
 
-    def _reference(self, case: Case) -> Mapping[str, Array] | str | None:
+    def _reference(self, case: Case) -> tuple[Mapping[str, Array] | None, dict[int, str]]:
         if self.options.outputs is None:
-            return None if self.eager is None else reference_answer(self.eager.run, case)
+            return (None, {}) if self.eager is None else reference_answers(self.eager.run, case, self.batch)
         for name in (case.name, case.kind):
             if name in self.options.outputs:
-                return self.options.outputs[name]
+                return self.options.outputs[name], {}
         raise InputError(f"The loaded outputs have none for the case {case.name!r}; save both in one run.")
 
     def _check_rows(self, results: Sequence[CaseResult]) -> None:
@@ -201,31 +298,32 @@ class _Verification:
     def _units(
         self, insides: Insides, results: Sequence[CaseResult], layers: Sequence[LayerResult]
     ) -> tuple[tuple[UnitResult, ...], Bisection | None]:
+        """Every part on a few cases; and where anything is wrong, on the cases on which it is."""
         if self.expected is None or self.eager is None or self.oracle is None:
             return (), None
-        case = self._chosen(("random", "given"))[0]
-        self.progress(f"parts, {case.name}")
-        eager, oracle = EagerInsides(self.eager, case.feeds), EagerInsides(self.oracle, case.feeds)
-        tolerance = self._of_table(UNIT_DEPTH, results[self.cases.index(case)].norm or 0.0)
-        units = tuple(check_units(insides, eager, oracle, case, tolerance))
+        cases = part_cases(self.cases, 2 * (self.expected.width or UNKNOWN_WIDTH))
+        eager, oracle = (EagerInsides(party, cases[0].feeds) for party in (self.eager, self.oracle))
+        unmoved = self.options.rtol is not None or self.dtype in ("w8", "w8a8")
+        parties = Parties(insides, eager, oracle, None if unmoved else rounding_move(self.dtype))
+        units = list[UnitResult]()
+        for case in cases:
+            self.progress(f"parts, {case.name}")
+            units += check_parts(parties, case, self._suspicion(case, results).tolerance(UNIT_DEPTH))
         if not units:
             self.notes.append("no part of the artifact could be matched with a part of the checkpoint's model")
-        good = all(check.passed for check in self.checks) and all(result.verdict != "fail" for result in results)
-        good = good and all(unit.passed for unit in units) and all(layer.passed for layer in layers)
-        if self.options.bisect is None or good or not units:
-            return units, None
+        wrong = {case.name for case in results if case.verdict == "fail"}
+        wrong |= {unit.case for unit in units if not unit.passed} | {layer.case for layer in layers if not layer.passed}
+        suspicions = [self._suspicion(case, results) for case in self.cases if case.name in wrong]
+        if not units or not suspicions:
+            return worst_of(units), None
         self.progress("bisection")
-        tolerances = self._tolerances_along([unit.unit for unit in units])
-        return bisect(insides, eager, oracle, case, units, tolerances, self.options.bisect)
+        found, bisection = bisect(parties, sorted(suspicions, key=lambda one: not one.whole), self.options.bisect)
+        return worst_of([*found, *units]), bisection
 
-    def _tolerances_along(self, names: Sequence[str]) -> dict[str, Tolerance]:
-        """The tolerance at the end of each unit, by the matrices up to there."""
-        assert self.expected is not None
-        depth, found = 4, {}
-        for name in names:
-            depth += matrix_count(self.expected.model.get_submodule(name))
-            found[name] = self._of_table(depth)
-        return found
+    def _suspicion(self, case: Case, results: Sequence[CaseResult]) -> Suspicion:
+        result = next(result for one, result in zip(self.cases, results, strict=True) if one is case)
+        norm = result.norm or 0.0
+        return Suspicion(case, result.verdict == "fail", lambda depth: self._of_table(depth, norm))
 
 
 def _notes(subject: Subject, expected: Expectation | None) -> Iterator[str]:

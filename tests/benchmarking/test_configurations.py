@@ -53,12 +53,12 @@ def test_data_decides_the_length() -> None:
 @pytest.mark.parametrize(
     ("specs", "batches", "tokens", "data", "message"),
     [
-        (SEQUENCE, None, (16, 65, 100), None, "--tokens asks for 65, 100, but the model's axis tokens takes 1 to 64"),
-        (SEQUENCE, (1, 500), None, None, "--batch asks for 1, 500, but the model's axis batch takes 2 to 32"),
+        (SEQUENCE, None, (16, 65, 100), None, "tokens='65,100', but the model's axis tokens takes 1 to 64"),
+        (SEQUENCE, (1, 500), None, None, "batches='1,500', but the model's axis batch takes 2 to 32"),
         (FIXED, (8,), None, None, "exported with a fixed batch of 1"),
         (FIXED, None, (16,), None, "no axis of the model's inputs is a dynamic length"),
         (IMAGES, (2,), (16,), None, "no axis of the model's inputs is a dynamic length"),
-        (SEQUENCE, (2,), (16,), Configuration(3, 7), "the data of --input has 7 on the axis tokens"),
+        (SEQUENCE, (2,), (16,), Configuration(3, 7), "the data has 7 on the axis tokens"),
     ],
     ids=["too long", "too many", "fixed batch", "fixed length", "no length", "short data"],
 )
@@ -75,10 +75,10 @@ def test_axes_beyond_batch_and_length_are_others() -> None:
 
 @pytest.mark.parametrize(("text", "expected"), [(None, None), ("1,8", (1, 8)), (" 4 ", (4,)), ("2,2,1", (2, 1))])
 def test_sizes_are_read(text: str | None, expected: tuple[int, ...] | None) -> None:
-    assert parse_sizes("--batch", text) == expected
+    assert parse_sizes("batches", text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "1,", "1;2", "eight", "1.5", "²", "9" * 5000])
 def test_no_sizes(text: str) -> None:
-    with pytest.raises(InputError, match=r"--batch is .*expected whole numbers"):
-        parse_sizes("--batch", text)
+    with pytest.raises(InputError, match=r"batches=.*: expected whole numbers"):
+        parse_sizes("batches", text)

@@ -66,5 +66,5 @@ def test_other_formats_are_refused(name: str) -> None:
 
 def test_matplotlib_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingDependencyError, match="--plot needs matplotlib"):
+    with pytest.raises(MissingDependencyError, match="A plot needs matplotlib"):
         check_plot(Path("a.png"))

@@ -45,10 +45,11 @@ def test_ratios_are_taken_round_by_round() -> None:
     assert (verdict.found, verdict.met) == ("4.00 × (4.00 to 4.00)", True)
 
 
-@pytest.mark.parametrize(("rate", "expected"), [(66, False), (67, True)])
-def test_grpc_may_be_a_third_slower(rate: float, expected: bool) -> None:
-    results = met(measured(binary=series(*[100] * 3), grpc=series(*[rate] * 3)))
-    assert results["gRPC at c=16: at least ⅔ of binary HTTP"] is expected
+@pytest.mark.parametrize(("rate", "expected"), [(159, False), (160, True)])
+def test_a_second_worker_must_pay(rate: float, expected: bool) -> None:
+    found = measured(binary=series(*[100] * 3))
+    found.table["ours, 2 workers", Point("m", "binary", 16)] = series(*[rate] * 3)
+    assert met(found)["two workers at c=16: at least 1.6 × one"] is expected
 
 
 def test_what_was_not_measured_is_not_judged() -> None:

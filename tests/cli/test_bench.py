@@ -73,7 +73,7 @@ def test_json_can_be_printed(exported: Exported) -> None:
 def test_real_data_is_repeated(exported: Exported) -> None:
     report = json.loads(osa_bench(exported("encoder", "onnx"), "--input", "all.npz", "--batch", "7", "--json", "-"))
     assert report["configurations"][0]["inputs"] == {"tokens": [7, 5], "mask": [7, 5]}
-    assert report["fed"].startswith("the data of --input")
+    assert report["fed"].startswith("the given data")
 
 
 def test_another_checkpoint_is_a_failed_check(exported: Exported, tmp_path: Path) -> None:
@@ -94,9 +94,9 @@ def test_another_checkpoint_is_a_failed_check(exported: Exported, tmp_path: Path
 
 WRONG: dict[str, tuple[str, list[str], int, str]] = {
     "no artifact": ("none", [], 3, "does not exist"),
-    "tokens": ("encoder", ["--tokens", "16,65"], 2, "--tokens asks for 65, but the model's axis tokens takes 1 to 64"),
-    "no tokens": ("vit", ["--tokens", "16"], 2, "leave --tokens out"),
-    "batch": ("vit", ["--batch", "0"], 2, "--batch is '0', expected whole numbers"),
+    "tokens": ("encoder", ["--tokens", "16,65"], 2, "--tokens 65, but the model's axis tokens takes 1 to 64"),
+    "no tokens": ("vit", ["--tokens", "16"], 2, "--tokens 16, but no axis"),
+    "batch": ("vit", ["--batch", "0"], 2, "--batch 0: expected whole numbers"),
     "plot": ("vit", ["--plot", "out.pdf"], 2, "expected a name that ends in .png or .svg"),
     "json": ("vit", ["--json", "out.txt"], 2, "expected a name that ends in .json"),
     "profile name": ("vit", ["--profile", "out"], 2, "--profile is out, expected a name that ends in .json"),

@@ -71,5 +71,5 @@ def test_what_is_no_artifact_leaves_with_3(exported: Exported, tmp_path: Path) -
     good = exported("vit", "onnx")
     assert "does not exist" in osa(good, tmp_path / "none", code=3)
     assert "does not exist" in osa(tmp_path / "none", good, code=3)
-    assert "manifest.json does not exist" in osa(good, tmp_path, code=3)
+    assert "is an empty folder" in osa(good, tmp_path, code=3)
     assert "Missing argument" in osa(good, code=2)

@@ -40,6 +40,9 @@ def nothing_to_run():
 def axes_as_a_list():
     return torch.nn.Identity(), (torch.zeros(2, 3),), ["batch"]
 
+def automatic():
+    return torch.nn.Identity(), torch.zeros(2, 3), [(torch.export.Dim.AUTO, None)]
+
 def leaves():
     raise SystemExit(4)
 
@@ -121,15 +124,24 @@ def test_an_existing_folder_needs_force(checkpoint: Path, tmp_path: Path) -> Non
     assert (tmp_path / "a" / "model.onnx").exists()
 
 
+def test_a_factory_spells_axes_as_torch_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    (tmp_path / "mine.py").write_text(FACTORY)
+    code, output = osa_export("--factory", "mine:automatic", "--out", "a")
+    assert code == 0, output
+    assert "input: float32[batch, 3]" in output
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
         ([], 2, "either a CHECKPOINT folder or --factory"),
-        (["nowhere"], 3, "nowhere/config.json does not exist"),
-        (["CHECKPOINT", "--opset", "9"], 2, "--opset is 9, expected 18 to 23"),
+        (["nowhere"], 3, "nowhere does not exist; a checkpoint is a folder"),
+        (["CHECKPOINT", "--opset", "9"], 2, "--opset 9: expected 18 to 23"),
         (["CHECKPOINT", "--dtype", "bf16"], 2, "no bf16 kernels"),
-        (["CHECKPOINT", "--squarings", "few"], 2, "--squarings is 'few'"),
-        (["CHECKPOINT", "--squarings", "99"], 2, "--squarings is 99"),
+        (["CHECKPOINT", "--squarings", "few"], 2, "--squarings few: expected auto"),
+        (["CHECKPOINT", "--squarings", "99"], 2, "--squarings 99: expected"),
         (["CHECKPOINT", "--weights", "w.pt"], 2, "--weights goes with --factory"),
         (["--factory", "nonsense"], 2, "expected package.module:function"),
         (["--factory", "no_such_module:f"], 2, "there is no module 'no_such_module'"),
@@ -137,13 +149,13 @@ def test_an_existing_folder_needs_force(checkpoint: Path, tmp_path: Path) -> Non
         (["--factory", "mine:broken"], 3, "raised RuntimeError: no such layer"),
         (["--factory", "mine:wrong"], 3, "must return (module, example_inputs, axes)"),
         (["--factory", "mine:nothing_to_run"], 3, "example_inputs, axes)"),
-        (["--factory", "mine:axes_as_a_list"], 3, "got (Identity, tuple, list)"),
+        (["--factory", "mine:axes_as_a_list"], 2, "dynamic_shapes of input is 'batch'; expected"),
         (["--factory", "mine:leaves"], 3, "raised SystemExit: 4"),
         (["--factory", "mine_needs:build"], 3, "mine_needs imports 'no_such_package', which is not installed"),
         (["--factory", "mine_fails:build"], 3, "importing it failed: AttributeError"),
-        (["nowhere", "--dry-run"], 3, "nowhere/config.json does not exist"),
+        (["nowhere", "--dry-run"], 3, "nowhere does not exist; a checkpoint is a folder"),
         (["--factory", "mine:nothing", "--dry-run"], 2, "mine has no 'nothing'"),
-        (["CHECKPOINT", "--format", "pt2", "--opset", "20"], 2, "--opset 20 is only for ONNX"),
+        (["CHECKPOINT", "--format", "pt2", "--opset", "20"], 2, "--opset 20 is for --format onnx only"),
         (["--factory", "mine:build", "--weights", "missing.pt"], 3, "missing.pt does not exist"),
         (["--factory", "mine:build", "--weights", "mine.py"], 3, "cannot be read as weights"),
     ],

@@ -64,9 +64,9 @@ def test_graph_is_drawn(model: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["missing"], 3, "does not exist; expected an exported folder or an .onnx file"),
+        (["missing"], 3, "does not exist; expected a folder that `osa export` wrote"),
         (["text.onnx"], 3, "is not an ONNX model, or only a part of one"),
-        (["folder"], 3, "manifest.json does not exist"),
+        (["folder"], 3, "is an empty folder"),
         (["model.onnx", "--graph", "graph.jpg"], 2, "ends in .png or .svg"),
         (["model.onnx", "--graph", "text.onnx/graph.png"], 3, "Cannot write"),
         (["model.onnx", "--provider", "tpu"], 2, "Unknown provider 'tpu'"),

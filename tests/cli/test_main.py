@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -117,9 +118,38 @@ def test_reader_that_leaves_early_causes_no_noise(arguments: list[str]) -> None:
 
 
 def test_module_and_script_are_the_same_program() -> None:
-    by_module = subprocess.run([sys.executable, "-m", "osa_runtime.cli", "--version"], capture_output=True, check=True)
     by_script = subprocess.run([OSA, "--version"], capture_output=True, check=True)
-    assert by_module.stdout == by_script.stdout
+    for name in ("osa_runtime", "osa_runtime.cli"):
+        by_module = subprocess.run([sys.executable, "-m", name, "--version"], capture_output=True, check=True)
+        assert by_module.stdout == by_script.stdout
+
+
+COMPLETE = """
+eval "$(osa --show-completion bash 2>/dev/null || osa --show-completion)"
+complete -p osa > /dev/null
+COMP_WORDS=({words}); COMP_CWORD=$(({count} - 1))
+_osa_completion osa
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="completion is tried in bash")
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["osa", "ex"], ["export"]),
+        (["osa", "package", "tri"], ["triton"]),
+        (["osa", "export", "--sq"], ["--squarings"]),
+        (["osa", "export", "--format", "t"], ["torchscript"]),
+        (["osa", "quantize", "--for"], ["--force"]),
+    ],
+    ids=" ".join,
+)
+def test_bash_completes_commands_options_and_choices(words: list[str], expected: list[str]) -> None:
+    script = COMPLETE.format(words=" ".join(words), count=len(words))
+    environment = os.environ | {"PATH": f"{OSA.parent}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=environment, check=False)
+    assert done.stdout.split() == expected, done.stderr
 
 
 def test_help_starts_fast() -> None:

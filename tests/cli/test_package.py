@@ -56,7 +56,7 @@ def test_every_flag_is_passed_on(exported: Exported, tmp_path: Path) -> None:
         (["--name", "a/b"], 2, "cannot be the name of a model in Triton"),
         (["--backend", "tensorrt"], 2, "tensorrt"),
         (["--max-batch", "0"], 2, "max-batch"),
-        (["--preferred-batch", "64"], 2, "--preferred-batch is 64"),
+        (["--preferred-batch", "64"], 2, "--preferred-batch 64: expected"),
         (["--version-number", "0"], 2, "version-number"),
         (["--device", "cuda:1"], 2, "cuda:1"),
         (["--out", "."], 3, "exists already"),

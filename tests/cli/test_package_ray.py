@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from osa_runtime.cli.main import app
+from osa_runtime.serving.settings import BatchSettings, ServerSettings
+from osa_runtime.serving_ray.options import RayOptions
 
 Exported = Callable[[str, str], Path]
 
@@ -26,8 +29,9 @@ def test_the_models_and_what_to_do_next_are_shown(exported: Exported, tmp_path: 
     shown = osa_package(exported("vit", "onnx"), "--out", out, "--replicas", "1:4", code=0)
     assert shown.stdout.splitlines() == [
         "vit-onnx (version 1) on cpu, replicas: 1:4",
-        f"Then, on every machine: . '{out}/environment.sh'; ray start …",
-        f"and once:               serve deploy '{out}/serve.yaml'",
+        'Every machine needs: pip install "osa-runtime[cpu,serve,ray]"',
+        f"On a cluster:        serve deploy '{out}/serve.json'",
+        f"On this machine:     serve run '{out}/serve.json'",
     ]
     assert "no token will be asked for" in shown.stderr
 
@@ -41,45 +45,39 @@ def test_every_flag_is_passed_on(exported: Exported, tmp_path: Path) -> None:
     (tmp_path / "app").mkdir()
     shown = osa_package(exported("vit", "onnx"), "--out", tmp_path / "app", "--force", *flags, code=0)
     assert shown.stderr == ""
-    text = (tmp_path / "app" / "serve.yaml").read_text()
-    for line in (
-        'repository: "/srv/app/models"',
-        '"digits/4": ',
-        "replicas: 3",
-        "threads: 2",
-        "target_ongoing: 5.0",
-        "upscale_delay: 1.0",
-        "downscale_delay: 2.0",
-        'device: "cuda"',
-        "max_batch: 16",
-        "max_delay_ms: 1.5",
-        "max_queue: 99",
-        "timeout: 7.0",
-        'host: "10.1.1.1"',
-        "port: 81",
-        "port: 82",
-        'route_prefix: "/d"',
-        "proxy_location: HeadOnly",
-        'token_file: "/etc/token"',
-        "osa-runtime[cuda,serve,ray]",
-    ):
-        assert line in text
+    assert "osa-runtime[cuda,serve,ray]" in shown.stdout
+    config = json.loads((tmp_path / "app" / "serve.json").read_text())
+    (application,) = config.pop("applications")
+    assert config["proxy_location"] == "HeadOnly"
+    assert config["http_options"] == {"host": "10.1.1.1", "port": 81}
+    assert config["grpc_options"]["port"] == 82
+    assert application["route_prefix"] == "/d"
+    batching = BatchSettings(max_batch=16, max_delay=0.0015, max_queue=99, timeout=7.0)
+    server = ServerSettings(repository=Path("/srv/app/models"), threads=2, device="cuda", batching=batching)
+    read = RayOptions.read(application["args"])
+    assert list(read.packed) == ["digits/4"]
+    assert read == RayOptions(server, read.packed, Path("/etc/token"), "3", 5.0, 1.0, 2.0)
 
 
 def test_grpc_can_be_left_out(exported: Exported, tmp_path: Path) -> None:
-    osa_package(exported("vit", "onnx"), "--out", tmp_path / "app", "--grpc-port", "-1", code=0)
-    assert "grpc_options" not in (tmp_path / "app" / "serve.yaml").read_text()
+    local = ["--host", "127.0.0.1"]
+    shown = osa_package(exported("vit", "onnx"), "--out", tmp_path / "both", *local, code=0)
+    assert "opens gRPC on every interface" in shown.stderr
+    shown = osa_package(exported("vit", "onnx"), "--out", tmp_path / "app", *local, "--grpc-port", "-1", code=0)
+    assert shown.stderr == ""
+    assert "grpc_options" not in (tmp_path / "app" / "serve.json").read_text()
 
 
 @pytest.mark.parametrize(
     ("flags", "code", "message"),
     [
-        (["--replicas", "two"], 2, "replicas is 'two'"),
-        (["--replicas", "0"], 2, "replicas is 0"),
-        (["--at", "app"], 2, "--at is app"),
-        (["--timeout", "inf"], 2, "timeout is inf"),
-        (["--http-port", "8001"], 2, "are both 8001"),
-        (["--token-file", "token"], 2, "token is relative"),
+        (["--replicas", "two"], 2, "--replicas two: expected"),
+        (["--replicas", "9" * 5000], 2, "expected a number from 1 on"),
+        (["--replicas", "0"], 2, "--replicas 0: expected"),
+        (["--at", "app"], 2, "The path 'app/models': expected an absolute"),
+        (["--timeout", "inf"], 2, "--timeout inf: expected"),
+        (["--http-port", "8001"], 2, "--http-port 8001 and --grpc-port 8001 are the same"),
+        (["--token-file", "token"], 2, "The path 'token'"),
         (["--require-certificate"], 3, "certificate"),
         (["--out", "."], 3, "exists already"),
         (["--out", ".", "--force"], 3, "will not be replaced"),

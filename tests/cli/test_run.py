@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ from typer.testing import CliRunner
 from osa_runtime import load
 from osa_runtime.cli.main import app
 from osa_runtime.runtime import onnx_session
-from small_models import feeds
+from small_models import CLASSES, export_named, feeds
 
 Exported = Callable[[str, str], Path]
 runner = CliRunner()
@@ -51,6 +52,16 @@ def test_the_likeliest_classes_are_shown(exported: Exported, kind: str) -> None:
     for row, best in enumerate(logits.argmax(1)):
         assert f"[{row}]  class {best} " in shown
     assert shown.count("class") == 6
+
+
+def test_classes_are_called_by_their_names(here: Path) -> None:
+    folder, rows = export_named(here / "named"), np.eye(4, dtype=np.float32)
+    np.save("rows.npy", rows)
+    shown, report = osa_run(folder, "--input", "rows.npy"), osa_run_json(folder, "--input", "rows.npy")
+    best = [CLASSES[i] for i in load(folder).run({"input": rows})["logits"].argmax(1)]
+    assert [row["top"][0]["name"] for row in report["outputs"]["logits"]["rows"]] == best
+    for row, name in enumerate(best):
+        assert re.search(rf"\[{row}\]  class \d \({name}\) ", shown)
 
 
 @pytest.mark.usefixtures("here")
@@ -131,7 +142,7 @@ WRONG: dict[str, tuple[str, list[str], int, str]] = {
         "vit",
         ["--input", "one.png", "--mean", "0", "--std", "0"],
         2,
-        "expected finite numbers, and",
+        "expected numbers above 0",
     ),
     "type": ("vit", ["--input", "images=double.npy"], 2, "images.astype('float32')"),
     "out": ("vit", ["--input", "x.npy", "--out", "y.csv"], 2, "ends in .npz"),

@@ -39,7 +39,7 @@ def test_the_addresses_are_shown(exported: Exported) -> None:
 def test_what_cannot_be_served_is_said(exported: Exported, tmp_path: Path) -> None:
     assert "There is nothing to serve" in osa_serve(code=2)
     (tmp_path / "empty").mkdir()
-    assert "no such model" in osa_serve(tmp_path / "empty", "--http-port", "0", "--grpc-port", "0", code=3)
+    assert "is an empty folder" in osa_serve(tmp_path / "empty", "--http-port", "0", "--grpc-port", "0", code=3)
     torchscript = exported("vit", "torchscript")
     assert "only ONNX" in osa_serve(torchscript, "--http-port", "0", "--grpc-port", "0", code=3)
 
@@ -50,9 +50,13 @@ def test_what_cannot_be_served_is_said(exported: Exported, tmp_path: Path) -> No
         (["--http-port", "-1", "--grpc-port", "-1"], 2, "Both REST and gRPC are switched off"),
         (["--tls-key", "key.pem"], 2, "go together"),
         (["--token-file", "no"], 2, "cannot be read"),
+        (["--trusted-key", "no"], 2, "The key no cannot be read"),
         (["--log-level", "loud"], 2, "expected debug, info"),
         (["--http-port", "70000"], 2, "65535"),
         (["--max-batch", "0"], 2, "max-batch"),
+        (["--max-body-mb", "inf"], 2, "max-body-mb"),
+        (["--max-delay-ms", "inf"], 2, "max_delay=inf"),
+        (["--drain", "inf"], 2, "--drain inf"),
         (["--device", "tpu", "--http-port", "0", "--grpc-port", "0"], 3, "Unknown device 'tpu'"),
         (["--repository", "no"], 3, "is not a folder"),
         (["--require-certificate", "--http-port", "0", "--grpc-port", "0"], 3, "certificate.json does not exist"),
@@ -82,7 +86,17 @@ def test_a_taken_port_is_said(exported: Exported) -> None:
         folder = exported("vit", "onnx")
         shown = osa_serve(folder, "--http-port", port, "--grpc-port", "0", code=3)
         assert f"Cannot listen on 127.0.0.1:{port}" in shown
-        assert "gRPC cannot listen" in osa_serve(folder, "--http-port", "0", "--grpc-port", port, code=3)
+        shown = osa_serve(folder, "--http-port", "0", "--grpc-port", port, code=3)
+        assert f"Cannot listen on 127.0.0.1:{port}" in shown
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_certificate_that_is_none_is_said(exported: Exported, tmp_path: Path, protocol: str) -> None:
+    file = tmp_path / "nonsense.pem"
+    file.write_text("nonsense")
+    other = "--http-port" if protocol == "grpc" else "--grpc-port"
+    options = ["--tls-certificate", str(file), "--tls-key", str(file), other, "-1"]
+    assert "cannot be used: " in osa_serve(exported("vit", "onnx"), *options, code=3)
 
 
 def test_a_missing_package_says_how_to_get_it(exported: Exported, monkeypatch: pytest.MonkeyPatch) -> None:

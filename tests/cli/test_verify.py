@@ -51,12 +51,24 @@ def no_constants(text: str) -> Any:
 
 def test_a_good_artifact_passes_and_says_what_was_done(vit: tuple[Path, Path]) -> None:
     shown = osa(vit[0], "--against", vit[1], *FEW)
-    for expected in ("PASS", "random 2", "stack.blocks.0.attention", "further from float64", "parts fed alone"):
+    for expected in (
+        "PASS (structure and numbers)",
+        ": graph, weights and settings",
+        "random 2",
+        "stack.blocks.0.attention",
+        "further from float64",
+        "parts fed alone",
+    ):
         assert expected in shown
 
 
 def test_without_a_checkpoint(vit: tuple[Path, Path]) -> None:
-    assert "finite outputs in" in osa(vit[0], *FEW)
+    shown = osa(vit[0], *FEW)
+    assert "finite outputs in" in shown
+    assert "CONSISTENT (no reference): nothing contradicts itself" in shown
+    assert "PASS" not in shown
+    assert "verified" not in shown.lower()
+    assert no_constants(osa(vit[0], *FEW, "--json"))["verdict"] == "consistent"
 
 
 def test_a_broken_artifact_fails_with_1_and_names_the_part(vit: tuple[Path, Path], tmp_path: Path) -> None:
@@ -81,11 +93,123 @@ def test_files_are_written_and_nothing_else(vit: tuple[Path, Path], tmp_path: Pa
     shown = osa(artifact, "--against", vit[1], *FEW, *arguments, "--certify")
     assert sorted(path.name for path in home.iterdir()) == sorted(names.values())
     assert all(name in shown for name in (*names.values(), "certificate.json"))
+    assert "does not take this certificate: batches was [2]" in shown
     assert read_certificate(home / "r.json") == read_certificate(artifact / "certificate.json")
     no_constants((home / "r.json").read_text())
     loaded = ("--load-inputs", home / "in.npz", "--load-outputs", home / "out.npz")
     assert "PASS" in osa(vit[0], *loaded)
     assert "certificate" not in str(list(vit[0].iterdir()))
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--report", "file/r.json"],
+        ["--html", "file/r.html"],
+        ["--save-inputs", "file/i.npz"],
+        ["--save-outputs", "file/o.npz"],
+        ["--bisect", "file/fault"],
+        ["--html", "x" * 300 + ".html"],
+    ],
+    ids=lambda flags: f"{flags[0]} {flags[1][:12]}",
+)
+def test_what_cannot_be_written_is_known_before_the_work(
+    flags: list[str], vit: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("")
+    monkeypatch.setattr("osa_runtime.verification.verify", lambda *_: pytest.fail("it was verified"))
+    assert f"Cannot write {flags[1][:20]}" in osa(vit[0], "--against", vit[1], *flags, code=3)
+
+
+def test_a_certificate_that_cannot_be_written_is_known_before_the_work(
+    vit: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifact = shutil.copytree(vit[0], tmp_path / "vit")
+    (artifact / "certificate.json").mkdir()
+    monkeypatch.setattr("osa_runtime.verification.verify", lambda *_: pytest.fail("it was verified"))
+    assert "is a folder" in osa(artifact, "--against", vit[1], "--certify", code=2)
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    pytest.importorskip("cryptography")
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    path = tmp_path / "key.pem"
+    path.write_bytes(Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return path
+
+
+def test_a_signed_certificate_is_one_that_a_server_takes(vit: tuple[Path, Path], key: Path, tmp_path: Path) -> None:
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    from osa_runtime.artifact import Artifact
+    from osa_runtime.parity.signing import read_private_key
+    from osa_runtime.serving.certificates import check_certificate
+
+    public = read_private_key(key).public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    (tmp_path / "key.pub").write_bytes(public)
+    artifact = shutil.copytree(vit[0], tmp_path / "vit")
+    page = artifact / "report.html"
+    shown = osa(artifact, "--against", vit[1], "--certify", "--sign", key, "--html", page)
+    signature = read_certificate(artifact / "certificate.json").signature
+    assert signature is not None
+    assert f"signed by the key {signature.key}" in shown
+    assert signature.key in page.read_text()
+    check_certificate(Artifact.open(artifact), [tmp_path / "key.pub"])
+
+
+def test_what_fails_is_not_signed(vit: tuple[Path, Path], key: Path, tmp_path: Path) -> None:
+    broken = changed(vit[0], tmp_path / "broken")
+    shown = osa(broken, "--against", vit[1], "--certify", "--sign", key, code=1)
+    assert "The certificate is not signed: only a PASS is." in shown
+    assert read_certificate(broken / "certificate.json").signature is None
+
+
+UNSIGNED = {
+    "not certified": ([], "--sign signs the certificate that --certify writes"),
+    "no reference": (["--certify"], "without a reference there is none; give --against"),
+    "tolerance": (["--certify", "--against", "CHECKPOINT", "--rtol", "0.1"], "rtol was 0.1"),
+    "sizes": (["--certify", "--against", "CHECKPOINT", *FEW], "batches was [2]"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), UNSIGNED.values(), ids=UNSIGNED)
+def test_what_nobody_could_rely_on_is_known_before_the_work(
+    arguments: list[str], message: str, vit: tuple[Path, Path], key: Path, tmp_path: Path
+) -> None:
+    artifact = shutil.copytree(vit[0], tmp_path / "vit")
+    given = [vit[1] if argument == "CHECKPOINT" else argument for argument in arguments]
+    assert message in osa(artifact, *given, "--sign", key, code=2)
+    assert not (artifact / "certificate.json").exists()
+
+
+def test_a_key_that_is_none_is_known_before_the_work(vit: tuple[Path, Path], tmp_path: Path) -> None:
+    artifact = shutil.copytree(vit[0], tmp_path / "vit")
+    (tmp_path / "key").write_text("secret")
+    for path, message in ((tmp_path / "key", "expected a private Ed25519 key"), (tmp_path / "none", "cannot be read")):
+        assert message in osa(artifact, "--against", vit[1], "--certify", "--sign", path, code=2)
+    assert not (artifact / "certificate.json").exists()
+
+
+def test_a_pass_above_its_limit_says_why(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from osa_runtime.cli.verify_files import Files
+    from osa_runtime.cli.verify_report import VerifyReport
+    from osa_runtime.parity.certificate import CaseResult, Certificate, OutputResult
+
+    def output(error: float, reason: str) -> OutputResult:
+        metrics = {"max_rel": error, "top1": 1.0}
+        return OutputResult("logits", "pass", reason, 1e-5, error, metrics, metrics, metrics)
+
+    cases = [CaseResult("random", {"batch": n}, 1.0, (output(10.0**-n, f"reason {n}"),)) for n in (4, 6)]
+    monkeypatch.setenv("COLUMNS", "80")
+    certificate = Certificate("verify", "now", {"files": {}}, {"model": "x"}, {}, {}, (), tuple(cases))
+    VerifyReport(as_json=False).result(certificate, Files())
+    shown = capsys.readouterr().out
+    assert any("random 4" in row and "reason 4" in row for row in shown.splitlines())
+    assert "reason 6" not in shown
 
 
 def test_inputs_and_outputs_of_ones_own(vit: tuple[Path, Path], tmp_path: Path) -> None:
@@ -101,7 +225,7 @@ USAGE = {
     "no number": (["--batch", "one"], "expected whole numbers from 1 on"),
     "empty": (["--batch", ""], "expected whole numbers from 1 on"),
     "negative": (["--batch=-1"], "expected whole numbers from 1 on"),
-    "tokens of images": (["--tokens", "10000"], "--tokens was given, but the model has no dynamic axis"),
+    "tokens of images": (["--tokens", "10000"], "--tokens 10000 was given, but the model has no dynamic axis"),
     "negative rtol": (["--rtol=-1"], "--rtol"),
     "infinite rtol": (["--rtol", "inf"], "--rtol is inf, expected a finite number"),
     "nan rtol": (["--rtol", "nan"], "--rtol"),
@@ -110,10 +234,12 @@ USAGE = {
     "no threads": (["--threads", "0"], "--threads"),
     "unknown flag": (["--nothing"], "No such option"),
     "unknown device": (["--device", "tpu"], "tpu"),
+    "weights alone": (["--against", "a", "--weights", "w.pt"], "--weights w.pt goes with --factory package.module:"),
+    "two references": (["--against", "a", "--factory", "m:f"], "got --against a and --factory m:f"),
     "report is no json": (["--report", "r.txt"], "--report is r.txt, expected a name that ends in .json"),
     "page is no html": (["--html", "r.json"], "expected a name that ends in .html"),
     "inputs are no npz": (["--save-inputs", "x.npy"], "expected a name that ends in .npz"),
-    "folder as report": (["--report", "folder.json"], "which is a folder"),
+    "folder as report": (["--report", "folder.json"], "folder.json is a folder"),
     "one name twice": (["--save-inputs", "x.npz", "--save-outputs", "x.npz"], "are both x.npz; expected two names"),
     "missing inputs": (["--load-inputs", "none.npz"], "none.npz cannot be read"),
     "folder as inputs": (["--load-inputs", "folder.npz"], "folder.npz cannot be read"),
@@ -152,9 +278,9 @@ def test_what_cannot_be_read_leaves_with_3(vit: tuple[Path, Path], tmp_path: Pat
     (tmp_path / "empty").mkdir()
     (tmp_path / "text.onnx").write_text("no model")
     assert "does not exist" in osa(tmp_path / "none", code=3)
-    assert "manifest.json does not exist" in osa(tmp_path / "empty", code=3)
+    assert "is an empty folder" in osa(tmp_path / "empty", code=3)
     assert "text.onnx" in osa(tmp_path / "text.onnx", code=3)
-    assert "is not a model file" in osa(vit[0] / "manifest.json", code=2)
+    assert "not a file that we know" in osa(vit[0] / "manifest.json", code=3)
     for wrong in (tmp_path / "none", tmp_path / "empty", tmp_path / "text.onnx"):
         assert "error: " in osa(vit[0], "--against", wrong, code=3)
 

@@ -60,7 +60,7 @@ WRONG_SEQUENCES = {
     "no mask": ({"tokens": SEQUENCES["tokens"]}, "Missing input mask"),
     "fewer masks": (SEQUENCES | {"mask": SEQUENCES["mask"][:20]}, "48 of tokens, 20 of mask"),
     "fewer masks in the last portion": (SEQUENCES | {"mask": SEQUENCES["mask"][:47]}, "48 of tokens, 47 of mask"),
-    "an unknown id": (SEQUENCES | {"tokens": SEQUENCES["tokens"] + 1}, "from 1 to 11, the model takes 0 to 10"),
+    "an unknown id": (SEQUENCES | {"tokens": SEQUENCES["tokens"] + 1}, "from 1 to 11; the model takes 0 to 10"),
     "too long": (feeds("encoder", 48, 65), "expected at most 64"),
 }
 
@@ -74,7 +74,7 @@ def test_sequences_are_refused(exported: Exported, tmp_path: Path, wrong: str) -
 
 def test_files_are_refused(exported: Exported, tmp_path: Path) -> None:
     artifact = Artifact.open(exported("vit", "onnx"))
-    with pytest.raises(InputError, match="There is no file"):
+    with pytest.raises(InputError, match="there is no such file"):
         read_calibration(tmp_path / "none.npz", artifact)
     (tmp_path / "text.npz").write_text("images")
     with pytest.raises(InputError, match="cannot be read as"):

@@ -100,7 +100,7 @@ def test_as_few_squarings_as_reach_the_norm() -> None:
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     k, v, scale = np.array([[[[0], [1]]]], np.float32), np.ones((1, 1, 2, 1), np.float32), np.ones(1, np.float32)
     for least in range(most_squarings(False)):
-        for share, squarings in ((0.999, least), (1.001, least + 1)):
+        for share, squarings in ((0.999, least), (1.001, least + 1 if least < 19 else 0)):  # 2¹⁹ is the largest norm
             q = np.array([[[[share * CHEBYSHEV_EXP_REACH * 2.0**least], [0]]]], np.float32)
             assert session.run(["squarings"], {"q": q, "k": k, "v": v, "scale": scale}) == [squarings]
 

@@ -153,15 +153,19 @@ def test_weights_outside_count(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"", "no graph or no opset"),
-        (b"this is not a model at all", "cannot be decoded"),
-        (handmade.with_functions().SerializeToString()[:150], "cannot be decoded"),
+        (b"", "is an empty file"),
+        (onnx.ModelProto(producer_name="nobody").SerializeToString(), "it has no graph or no opset"),
+        (b"this is not a model at all", "not an ONNX model, or only a part of one: .*cannot be decoded"),
+        (
+            handmade.with_functions().SerializeToString()[:150],
+            "not an ONNX model, or only a part of one: .*cannot be decoded",
+        ),
     ],
-    ids=["empty", "text", "truncated"],
+    ids=["empty", "no graph", "text", "truncated"],
 )
 def test_not_a_model(tmp_path: Path, content: bytes, reason: str) -> None:
     (tmp_path / "model.onnx").write_bytes(content)
-    with pytest.raises(ArtifactError, match=f"not an ONNX model, or only a part of one: .*{reason}"):
+    with pytest.raises(ArtifactError, match=reason):
         inspect_artifact(tmp_path / "model.onnx")
 
 

@@ -162,7 +162,7 @@ def test_parts_that_are_kept_stay_as_they_were(exported: Exported, tmp_path: Pat
     assert result.artifact.manifest.quantization["kept"] == list(result.selection.kept)
 
 
-@pytest.mark.parametrize(("keep", "words"), [("haed", "haed names no weight"), ("*", "names them all")])
+@pytest.mark.parametrize(("keep", "words"), [("haed", "keep='haed' names no weight"), ("*", "names them all")])
 def test_keep_must_make_sense(exported: Exported, tmp_path: Path, keep: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
         quantize(exported("vit", "onnx"), tmp_path / "small", keep=[keep])
@@ -214,6 +214,38 @@ def test_rows_of_a_static_model_do_not_know_of_each_other(exported: Exported, tm
         together = session.run({"images": x})["logits"]
         alone = np.concatenate([session.run({"images": row[None]})["logits"] for row in x])
     np.testing.assert_allclose(together, alone, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_nan_and_inf_do_not_become_numbers(exported: Exported, tmp_path: Path, mode: str) -> None:
+    small = quantized(exported("vit", "onnx"), tmp_path / "small", mode, "vit").artifact.folder
+    images = feeds("vit", 3)["images"]
+    images[0, 0, 1, 1], images[1, 0, 0, 0] = np.nan, np.inf
+    with load(small) as session:
+        broken = np.isnan(session.run({"images": images})["logits"])
+    assert broken[:2].all()
+    assert mode == "dynamic" or not broken[2].any()  # whose range is that of the whole batch
+
+
+@pytest.mark.parametrize("model", ["vit", "encoder"])
+def test_a_static_model_is_verified_beyond_its_ranges(exported: Exported, tmp_path: Path, model: str) -> None:
+    """The reference is rounded and cut off in the same places."""
+    source = exported(model, "onnx")
+    small = quantized(source, tmp_path / "small", "static", model).artifact.folder
+    certificate = verify(small, source.parent / model, VerifyOptions(quick=True)).certificate
+    assert (certificate.verdict, certificate.basis) == ("pass", "structure and numbers"), certificate.failures()
+
+
+@pytest.mark.parametrize("factor", [0.05, 200.0], ids=["cut off", "coarse"])
+def test_ranges_that_do_not_fit_the_model_fail(exported: Exported, tmp_path: Path, factor: float) -> None:
+    """Graph and manifest agree on them, and the reference is rounded by them, too."""
+    source = exported("vit", "onnx")
+    good = quantized(source, tmp_path / "good", "static", "vit").artifact.manifest.quantization["activation_ranges"]
+    ranges = {name: [float(np.float32(factor * end)) for end in pair] for name, pair in good.items()}
+    small = quantize(source, tmp_path / "small", activations="static", ranges=ranges).artifact.folder
+    certificate = verify(small, source.parent / "vit", VerifyOptions(quick=True)).certificate
+    assert [check.name for check in certificate.checks if not check.passed] == ["rounding"]
+    assert "the recorded ranges do not fit such inputs" in certificate.failures()[0]
 
 
 def test_it_needs_no_torch(exported: Exported, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_an_axis_that_became_static_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["onnx", "pt2"])
 def test_a_wrong_answer_is_not_written(tmp_path: Path, kind: str) -> None:
-    with pytest.raises(ExportError, match=r"'output' differs from eager on the example inputs: relative error 0\.0"):
+    with pytest.raises(ExportError, match=r"'output' differs from float64 on the example inputs: relative error 0\.0"):
         export(Wrong(), (normal(2, 3),), tmp_path / "a", format=kind)
     assert list(tmp_path.iterdir()) == []
 
@@ -80,23 +80,26 @@ def test_what_cannot_be_exported_names_the_layer(tmp_path: Path, culprit: nn.Mod
 
 X = torch.zeros(2, 3)
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "opset": ({"opset": 11}, "--opset is 11, expected 18 to 23"),
-    "format": ({"format": "tflite"}, "--format is 'tflite', expected one of onnx, torchscript, pt2"),
+    "opset": ({"opset": 11}, "opset=11: expected 18 to 23"),
+    "format": ({"format": "tflite"}, "format='tflite': expected one of onnx, torchscript, pt2"),
     "bf16": ({"dtype": "bf16"}, "no bf16 kernels"),
-    "squarings": ({"squarings": -1}, "--squarings is -1"),
+    "squarings": ({"squarings": -1}, "squarings=-1"),
     "axis of size one": ({"args": (X[:1],), "dynamic_shapes": {"x": {0: "batch"}}}, "torch would make it static"),
     "unknown input": ({"dynamic_shapes": {"y": {0: "batch"}}}, r"names the inputs \['y'\]"),
-    "axis out of range": ({"dynamic_shapes": {"x": {5: "batch"}}}, "has 2 axes, but axis 5"),
+    "axis out of range": ({"dynamic_shapes": {"x": {5: "batch"}}}, "has the axis 5 .*, but x has 2 axes"),
     "too many names": ({"input_names": ["a", "b"]}, "Expected 1 distinct input names"),
     "output names": ({"output_names": ["a", "b"]}, "Expected 1 distinct output names"),
-    "size for a name": ({"dynamic_shapes": {"x": {0: 3}}}, "dynamic_shapes of x has 0: 3; expected the number of an"),
+    "size for a name": ({"dynamic_shapes": {"x": {0: 3}}}, "fixes axis 0 of x at 3, but its example has"),
     "name with a space": ({"dynamic_shapes": {"x": {0: "my batch"}}}, "a name without spaces"),
-    "name for axes": ({"dynamic_shapes": {"x": "batch"}}, "dynamic_shapes of x is 'batch', expected {input: {axis"),
-    "list of axes": ({"dynamic_shapes": ["batch"]}, "dynamic_shapes is .*, expected {input: {axis: name}}"),
-    "opset without onnx": ({"format": "pt2", "opset": 21}, "--opset 21 is only for ONNX, but --format is pt2"),
-    "inline without onnx": ({"format": "pt2", "functions": "inline"}, "--functions inline is only for ONNX"),
-    "data without onnx": ({"format": "torchscript", "external_data": True}, "--external-data is only for ONNX"),
-    "float64 inputs": ({"args": (X.double(),)}, "--dtype fp32: the example input 0 has float64 values"),
+    "name for axes": ({"dynamic_shapes": {"x": "batch"}}, "dynamic_shapes of x is 'batch'; expected {input: {axis"),
+    "list of axes": ({"dynamic_shapes": ["batch"]}, "dynamic_shapes of x is 'batch'; expected {input: {axis: name}}"),
+    "opset without onnx": ({"format": "pt2", "opset": 21}, "opset=21 is for format='onnx' only, not for pt2"),
+    "inline without onnx": ({"format": "pt2", "functions": "inline"}, "functions='inline' is for format='onnx' only"),
+    "data without onnx": (
+        {"format": "torchscript", "external_data": True},
+        "external_data=True is for format='onnx' only",
+    ),
+    "float64 inputs": ({"args": (X.double(),)}, "dtype='fp32': the example input 0 has float64 values"),
     "no tensors": ({"args": (3,)}, "tuple of tensors"),
 }
 
@@ -116,7 +119,7 @@ def test_wrong_arguments(tmp_path: Path, case: str) -> None:
 
 
 def test_a_float64_module_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"--dtype fp32: the module has float64 parameters \(weight\)"):
+    with pytest.raises(InputError, match=r"dtype='fp32': the module has float64 parameters \(weight\)"):
         export(nn.Linear(3, 3).double(), (X,), tmp_path / "a")
     assert list(tmp_path.iterdir()) == []
 

@@ -119,7 +119,7 @@ def test_the_bound_is_never_below_the_norm() -> None:
 def test_the_definition_has_no_squaring_where_it_takes_steps() -> None:
     functions = {f.name: f for f in attention_model(FunctionChoice(form="lowrank")).functions}
     called = _called(functions["LowRankChange"].node)
-    assert {"NearSolution", "SteppedSolution", "Float64Change"} <= called
+    assert {"NearSolution", "SteppedSolution", "PreciseChange"} <= called
     assert "GramSolution" not in called
 
 

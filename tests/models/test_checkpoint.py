@@ -82,7 +82,7 @@ def edit_weights(folder: Path, edit: object) -> None:
 
 
 DAMAGE = {
-    "no such folder": (lambda f: (f / "config.json").unlink(), "config.json does not exist"),
+    "no such folder": (lambda f: (f / "config.json").unlink(), "a checkpoint is a folder with config.json"),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "model.safetensors does not exist"),
     "config is no JSON": (lambda f: (f / "config.json").write_text("{"), "cannot be read as JSON"),
     "config is a list": (lambda f: (f / "config.json").write_text("[]"), "must hold an object"),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
+from scipy.sparse.linalg import LinearOperator, eigsh
 from torch import nn
 
 from exponents import normal
-from osa_runtime.models import SkiplessViT, ViTConfig
+from osa_runtime.models import EncoderConfig, SkiplessEncoder, SkiplessViT, ViTConfig
 from osa_runtime.nn import IsometricMLP, OrthogonalSelfAttention, SoftmaxSelfAttention
-from osa_runtime.nn.initialisation import default_slope, packed_projection, semi_orthogonal
+from osa_runtime.nn.initialisation import default_alpha, default_slope, packed_projection, semi_orthogonal
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(5, 5), (12, 3), (3, 12), (1, 1), (1, 7)])
@@ -67,11 +69,55 @@ def condition_number(layer: nn.Module, tokens: int, dim: int) -> float:
     return float(values[0] / values[-1])
 
 
+def large_condition_number(layer: nn.Module, tokens: int, dim: int) -> float:
+    """From products with the Jacobian and its transpose alone, by Lanczos' method."""
+    layer, x = layer.double(), normal(1, tokens, dim, seed=tokens).double().requires_grad_()
+    y = layer(x)
+    u = torch.zeros_like(y, requires_grad=True)
+    (transposed,) = torch.autograd.grad(y, x, u, create_graph=True)  # linear in u: its derivative is the Jacobian
+
+    def gram(v: np.ndarray) -> np.ndarray:
+        direction = torch.from_numpy(v.reshape(x.shape).copy())
+        (forward,) = torch.autograd.grad(transposed, u, direction, retain_graph=True)
+        return torch.autograd.grad(y, x, forward, retain_graph=True)[0].numpy().ravel()
+
+    operator = LinearOperator((x.numel(), x.numel()), matvec=gram, dtype=np.float64)
+    start = np.random.default_rng(0).standard_normal(x.numel())
+    ends = [eigsh(operator, k=1, which=end, tol=1e-3, ncv=40, v0=start)[0][0] for end in ("LA", "SA")]
+    return float((ends[0] / ends[1]) ** 0.5)
+
+
 @pytest.mark.parametrize(("tokens", "dim", "heads"), [(8, 32, 4), (8, 32, 2), (16, 32, 4), (16, 48, 3)])
 def test_jacobian_of_the_attention_layer(tokens: int, dim: int, heads: int) -> None:
     torch.manual_seed(0)
     assert condition_number(OrthogonalSelfAttention(dim, heads), tokens, dim) <= 2
     assert condition_number(SoftmaxSelfAttention(dim, heads), tokens, dim) >= 1e3
+
+
+def test_both_ways_to_a_condition_number_agree() -> None:
+    torch.manual_seed(0)
+    layer = OrthogonalSelfAttention(16, 2, alpha=0.05)
+    exact = condition_number(layer, 12, 16)
+    assert large_condition_number(layer, 12, 16) == pytest.approx(exact, rel=1e-2)
+
+
+SIZES = [(8, 64, 4), (16, 64, 1), (16, 64, 64), (17, 192, 3), (49, 64, 4), (64, 64, 4), (197, 64, 1), (1024, 16, 2)]
+
+
+@pytest.mark.parametrize(("tokens", "dim", "heads"), SIZES)
+def test_the_jacobian_stays_well_conditioned_as_sequences_grow(tokens: int, dim: int, heads: int) -> None:
+    torch.manual_seed(0)
+    layer = OrthogonalSelfAttention(dim, heads, alpha=default_alpha(tokens))
+    assert 1.05 < large_condition_number(layer, tokens, dim) < 2
+
+
+def test_models_start_by_their_number_of_tokens() -> None:
+    sizes = {"classes": 3, "dim": 8, "depth": 1, "heads": 2}
+    vit = SkiplessViT(ViTConfig(image_size=(32, 32), patch_size=2, **sizes))
+    encoder = SkiplessEncoder(EncoderConfig(vocabulary=5, max_length=400, **sizes))
+    chosen = SkiplessViT(ViTConfig(alpha=0.015, **sizes))
+    starts = [model.stack.blocks[0].attention.alpha[0].item() for model in (vit, encoder, chosen)]
+    assert starts == pytest.approx([0.2 / 256, 0.2 / 400, 0.015])
 
 
 def test_slope_grows_with_depth() -> None:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from exponents import normal
-from osa_runtime.exporters import export, export_checkpoint
+from made_once import export_checkpoint
+from osa_runtime.exporters import export
 from osa_runtime.models import EncoderConfig, SkiplessEncoder, save_checkpoint
 from osa_runtime.nn import OrthogonalSelfAttention
 from small_models import SIZES

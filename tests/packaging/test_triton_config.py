@@ -165,24 +165,24 @@ def test_a_scalar_input_is_refused() -> None:
 
 def test_a_preferred_size_beyond_the_models_is_refused() -> None:
     limited = interface("batch", 4, axes={"batch": {"max": 5}})
-    with pytest.raises(InputError, match="--preferred-batch is 8, but m takes at most 5"):
+    with pytest.raises(InputError, match="preferred=8, but m takes at most 5"):
         TritonConfig("m", limited, TritonSettings(preferred=(8,))).text({}, {})
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"backend": "pytorch"}, "--backend is 'pytorch', expected onnxruntime or python"),
-        ({"device": "tpu"}, "--device is 'tpu'"),
-        ({"version": 0}, "--version-number is 0"),
-        ({"version": 10**18}, "--version-number"),
-        ({"max_batch": 0}, "--max-batch is 0"),
-        ({"max_batch": 2**31}, "--max-batch"),
-        ({"max_delay_us": -1}, "--max-delay-us is -1"),
-        ({"instances": 0}, "--instances is 0"),
-        ({"threads": 0}, "--threads is 0"),
-        ({"preferred": (64,)}, "--preferred-batch is 64, expected a whole number from 1 to 32"),
-        ({"instances": True}, "--instances is True"),
+        ({"backend": "pytorch"}, "backend='pytorch': expected onnxruntime or python"),
+        ({"device": "tpu"}, "device='tpu'"),
+        ({"version": 0}, "version=0"),
+        ({"version": 10**18}, "version=10"),
+        ({"max_batch": 0}, "max_batch=0"),
+        ({"max_batch": 2**31}, "max_batch=2147483648"),
+        ({"max_delay_us": -1}, "max_delay_us=-1"),
+        ({"instances": 0}, "instances=0"),
+        ({"threads": 0}, "threads=0"),
+        ({"preferred": (64,)}, "preferred=64: expected a whole number from 1 to 32"),
+        ({"instances": True}, "instances=True"),
     ],
     ids=str,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -146,16 +147,30 @@ def test_every_request_gets_its_own_answer_or_error(started: Callable[[str], Tri
     assert [response.error and response.error.code for response in responses] == [
         "invalid",
         None,
-        "internal",
+        "invalid",
         "internal",
         None,
     ]
-    assert "holds ids from 10" in responses[0].error.text
+    assert "holds values from 10" in responses[0].error.text
     assert "NaN or Inf" in responses[2].error.text
     assert responses[3].error.text == "ZeroDivisionError: division by zero"
     assert responses[1].outputs["logits"].shape == (3, 3)
     assert np.isfinite(responses[1].outputs["logits"]).all()
     assert responses[4].outputs == {}
+
+
+def test_values_that_are_not_finite_disturb_nobody_else(started: Callable[[str], TritonPythonModel]) -> None:
+    good = feeds("vit", 1)
+    model = started("vit")
+    (alone,) = model.execute([Request(good)])
+    for value in (np.nan, np.inf, np.float32(3e38)):  # the last is finite, and what the model makes of it is not
+        bad = {"images": np.full_like(good["images"], value)}
+        first, broken, last = model.execute([Request(good), Request(bad), Request(good)])
+        assert broken.error.code == "invalid"
+        assert re.search("NaN|Inf", broken.error.text)
+        for answer in (first, last):
+            assert answer.error is None
+            np.testing.assert_allclose(answer.outputs["logits"], alone.outputs["logits"], rtol=1e-5, atol=1e-6)
 
 
 def test_a_closed_model_answers_with_errors(started: Callable[[str], TritonPythonModel]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import filecmp
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from osa_runtime import load
 from osa_runtime.artifact import Artifact
 from osa_runtime.errors import ArtifactError, InputError, OsaError, RunError, StorageError
 from osa_runtime.packaging import triton_repository
+from osa_runtime.packaging.runtime_copy import PACKAGE, runtime_files
 from osa_runtime.packaging.triton_repository import MARKER, package_triton
 from osa_runtime.packaging.triton_settings import TritonSettings
 from osa_runtime.serving.model_folders import ModelFolders
@@ -73,22 +75,72 @@ def test_our_own_server_finds_the_same_models(artifacts: Artifacts, tmp_path: Pa
     assert ModelFolders((), tmp_path / "repo").versions("vit-onnx").keys() == {3}
 
 
-def test_the_copied_runtime_needs_numpy_and_onnxruntime_only(artifacts: Artifacts, tmp_path: Path) -> None:
-    """Everything that Triton imports comes from the copy, also where this package is installed."""
+RUN_THE_COPY = """
+import json, sys, types
+for name in ("torch", "onnx", "typer", "rich", "starlette", "tritonclient"):
+    sys.modules[name] = None
+version = sys.argv[1]
+sys.path.insert(0, version)
+import numpy, model
+
+class Tensor:
+    def __init__(self, name, array):
+        self.name, self.as_numpy = lambda: name, lambda: array
+
+def response(output_tensors=(), error=None):
+    return error or {tensor.name(): tensor.as_numpy().tolist() for tensor in output_tensors}
+
+def error(text, code):
+    return text
+
+error.INVALID_ARG = error.INTERNAL = None
+parts = dict(Tensor=Tensor, InferenceResponse=response, TritonError=error, TritonModelException=Exception)
+sys.modules["triton_python_backend_utils"] = types.SimpleNamespace(**parts)
+request = lambda *shape: types.SimpleNamespace(
+    inputs=lambda: [Tensor("images", numpy.ones(shape, numpy.float32))], requested_output_names=lambda: ["logits"]
+)
+arguments = {"model_repository": version + "/..", "model_version": "1", "model_instance_device_id": "0"}
+arguments["model_config"] = "{}"
+served = model.TritonPythonModel()
+served.initialize(arguments | {"model_instance_kind": "CPU"})
+answers = served.execute([request(1, 1, 8, 8), request(1, 1, 9, 8)])
+try:
+    model.TritonPythonModel().initialize(arguments | {"model_instance_kind": "GPU"})
+except Exception as refusal:
+    answers.append(str(refusal))
+files = [module.__file__ for name, module in sys.modules.items() if name.split(".")[0] == "osa_runtime"]
+print(json.dumps([answers, files]))
+"""
+
+
+def test_the_copy_is_what_the_model_needs_and_no_more(artifacts: Artifacts, tmp_path: Path) -> None:
+    """Every module that Triton's process imports is of the copy, and every module of the copy is imported."""
     package_triton([artifacts("vit")], tmp_path / "repo", PYTHON)
     version = tmp_path / "repo" / "vit-onnx" / "1"
-    script = (
-        "import sys\n"
-        "for name in ('torch', 'onnx', 'typer', 'rich', 'starlette', 'tritonclient'): sys.modules[name] = None\n"
-        f"sys.path.insert(0, {str(version)!r})\n"
-        "import model, osa_runtime\n"
-        "from osa_runtime.runtime.onnx_session import OnnxSession\n"
-        "outside = [m.__file__ for n, m in sys.modules.items() if n.startswith('osa_runtime') and m.__file__]\n"
-        f"print(all(file.startswith({str(version)!r}) for file in outside), len(outside) > 10, model.TritonPythonModel)"
-    )
-    child = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=tmp_path)
+    command = [sys.executable, "-B", "-c", RUN_THE_COPY, str(version)]
+    child = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert child.returncode == 0, child.stderr
-    assert child.stdout.startswith("True True <class"), child.stdout
+    (right, wrong, *refused), used = json.loads(child.stdout)
+    expected = load(artifacts("vit"), threads=1).run({"images": np.ones((1, 1, 8, 8), np.float32)})["logits"]
+    np.testing.assert_allclose(right["logits"], expected, rtol=1e-5, atol=1e-6)
+    assert "images" in wrong
+    assert all("cuda:0" in text for text in refused)
+    copied = [file for file in files_in(version / "osa_runtime") if file != "runtime/provider_probe.py"]
+    assert sorted(Path(file).relative_to(version / "osa_runtime").as_posix() for file in used) == copied
+
+
+def test_no_import_of_the_copy_leads_out_of_it() -> None:
+    """Imports inside of functions too, which no run may reach; torch's session is for formats that are not packed."""
+    files = runtime_files()
+    for file in files:
+        for found in re.findall(r"^\s*from (osa_runtime[\w.]*) import", _without_types(file.read_text()), re.MULTILINE):
+            home = PACKAGE.parent.joinpath(*found.split("."))
+            known = home.with_suffix(".py") in files or home / "__init__.py" in files
+            assert known or found == "osa_runtime.runtime.torch_session", f"{file} imports {found}"
+
+
+def _without_types(text: str) -> str:
+    return re.sub(r"^if TYPE_CHECKING:\n(    .*\n)+", "", text, flags=re.MULTILINE)
 
 
 def test_nothing_of_this_machine_is_written(artifacts: Artifacts, tmp_path: Path) -> None:
@@ -112,7 +164,7 @@ def test_torch_formats_are_refused(exported: Exported, tmp_path: Path, kind: str
     "name", ["", ".", "..", "a/b", "../a", "-a", "a b", "ä", "a" * 129, "a\n", '"'], ids=lambda name: ascii(name)[:9]
 )
 def test_names_that_triton_does_not_take_are_refused(artifacts: Artifacts, tmp_path: Path, name: str) -> None:
-    with pytest.raises(InputError, match=r"cannot be the name of a model in Triton.*--name"):
+    with pytest.raises(InputError, match=r"cannot be the name of a model in Triton.*name='…'"):
         package_triton([artifacts("vit")], tmp_path / "repo", name=name)
     assert list(tmp_path.iterdir()) == []
 
@@ -121,7 +173,7 @@ def test_names_must_be_clear(artifacts: Artifacts, tmp_path: Path) -> None:
     other = shutil.copytree(artifacts("vit"), tmp_path / "vit-onnx")
     with pytest.raises(InputError, match="have the same name vit-onnx"):
         package_triton([artifacts("vit"), other], tmp_path / "repo")
-    with pytest.raises(InputError, match="--name digits is for one model, got 2"):
+    with pytest.raises(InputError, match="name='digits' is for one model, got 2"):
         package_triton([artifacts("vit"), other], tmp_path / "repo", name="digits")
     with pytest.raises(InputError, match="nothing to package"):
         package_triton([], tmp_path / "repo")
@@ -130,7 +182,7 @@ def test_names_must_be_clear(artifacts: Artifacts, tmp_path: Path) -> None:
 def test_what_exists_is_replaced_only_when_it_is_ours_and_asked_for(artifacts: Artifacts, tmp_path: Path) -> None:
     repo = tmp_path / "repo"
     package_triton([artifacts("vit")], repo, name="old")
-    with pytest.raises(StorageError, match=r"exists already.*--force"):
+    with pytest.raises(StorageError, match=r"exists already.*replace=True"):
         package_triton([artifacts("vit")], repo, name="new")
     assert (repo / "old").is_dir()
     package_triton([artifacts("vit")], repo, name="new", replace=True)
@@ -199,7 +251,7 @@ def test_a_sample_that_fails_is_said_and_can_be_left_out(
     """A model that is not finite on ordinary values would never start in Triton."""
     nothing = {"tokens": np.zeros((1, 4), np.int64), "mask": np.zeros((1, 4), bool)}
     monkeypatch.setattr(triton_repository, "sample_feeds", lambda *_: nothing)
-    with pytest.raises(RunError, match=r"warm-up.*NaN or Inf.*--no-warm-up") as raised:
+    with pytest.raises(RunError, match=r"warm-up.*NaN or Inf.*warm_up=False") as raised:
         package_triton([artifacts("encoder")], tmp_path / "repo")
     assert isinstance(raised.value.__cause__, OsaError)
     package_triton([artifacts("encoder")], tmp_path / "repo", TritonSettings(warm_up=False))

@@ -35,7 +35,7 @@ def passing(**changes: Any) -> Certificate:
         kind="verify",
         created="2026-01-02T03:04:05+00:00",
         subject={"name": "modèle 模型", "files": {"model.onnx": "ab" * 32}},
-        reference=None,
+        reference={"model": "SkiplessViT"},
         settings={"seed": 7, "rtol": None},
         versions={"numpy": "2"},
         checks=(Check("files", True, "all there"),),
@@ -54,8 +54,7 @@ def stored(tmp_path: Path, change: Callable[[dict[str, Any]], None], *, sealed: 
     content = json.loads(passing().to_json())
     change(content)
     if sealed:
-        content.pop("sha256", None)
-        content["sha256"] = _digest(content)
+        content["sha256"] = _digest({name: x for name, x in content.items() if name not in ("sha256", "signature")})
     path = tmp_path / "certificate.json"
     path.write_text(json.dumps(content))
     return path
@@ -98,8 +97,26 @@ def failing_check(content: dict[str, Any]) -> None:
 @pytest.mark.parametrize("sealed", [True, False], ids=["with a new hash", "as it is"])
 @pytest.mark.parametrize(
     "change",
-    [failing_output, failing_check, lambda c: c.update(verdict="fail"), lambda c: c.pop("verdict")],
-    ids=["failed output", "failed check", "verdict", "no verdict"],
+    [
+        failing_output,
+        failing_check,
+        lambda c: c.update(verdict="fail"),
+        lambda c: c.pop("verdict"),
+        lambda c: c.update(verdict="consistent"),
+        lambda c: c.update(basis="structure and numbers"),
+        lambda c: c.update(reference=None),
+        lambda c: c["checks"].append({"name": "structure", "passed": True, "detail": ""}),
+    ],
+    ids=[
+        "failed output",
+        "failed check",
+        "verdict",
+        "no verdict",
+        "consistent",
+        "basis",
+        "no reference",
+        "structure",
+    ],
 )
 def test_a_verdict_that_is_not_that_of_the_results_is_refused(
     change: Callable[[dict[str, Any]], None], sealed: bool, tmp_path: Path
@@ -188,8 +205,20 @@ def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "null", "[]", "1", '"text"', "{}", '{"version": 1}', '{"version": true}', '{"version": 2}', "[" * 100_000],
-    ids=["empty", "null", "list", "number", "text", "object", "version only", "true", "version 2", "deep"],
+    [
+        "",
+        "null",
+        "[]",
+        "1",
+        '"text"',
+        "{}",
+        '{"version": 1}',
+        '{"version": true}',
+        '{"version": 2}',
+        '{"version": 3}',
+        "[" * 100_000,
+    ],
+    ids=["empty", "null", "list", "number", "text", "object", "version only", "true", "version 2", "version 3", "deep"],
 )
 def test_what_is_no_certificate_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "c.json"
@@ -214,6 +243,29 @@ def test_nothing_decided_is_no_pass() -> None:
     assert case.verdict == "undecided"
     assert not passing(cases=(case,)).passed
     assert passing(cases=(case, passing().cases[0])).passed
+
+
+def test_without_a_reference_nothing_passes() -> None:
+    alone = passing(kind="consistency", reference=None)
+    assert (alone.basis, alone.verdict, alone.passed, alone.failed) == ("no reference", "consistent", False, False)
+    assert passing(reference=None, checks=(Check("files", False, "changed"),)).verdict == "fail"
+    given = passing(reference=None, settings={"given_outputs": True})
+    assert (given.basis, given.verdict) == ("numbers only", "pass")
+
+
+@pytest.mark.parametrize("changes", [{"reference": None}, {"kind": "consistency"}], ids=str)
+def test_a_kind_that_is_not_that_of_the_reference_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
+    passing(**changes).write(tmp_path / "c.json")
+    with pytest.raises(ArtifactError, match="its kind is not that of its reference"):
+        read_certificate(tmp_path / "c.json")
+
+
+@pytest.mark.parametrize("passed", [True, False])
+def test_a_check_of_the_structure_is_what_the_basis_rests_on(passed: bool) -> None:
+    assert passing().basis == "numbers only"
+    compared = passing(checks=(Check("structure", passed, "as a fresh export"),))
+    assert compared.basis == "structure and numbers"
+    assert compared.passed is passed
 
 
 def test_failures_name_every_part() -> None:

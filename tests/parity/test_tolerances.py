@@ -12,9 +12,10 @@ from osa_runtime.parity.tolerances import (
     FACTORS,
     HARMLESS_NORM,
     LOST,
-    conditioned_tolerance,
     core_tolerance,
     relative_tolerance,
+    rounding_move,
+    rounding_move_of_inputs,
 )
 
 QUANTIZED = ("w8", "w8a8")  # ONNX alone can be quantised
@@ -53,6 +54,8 @@ def test_half_precision_of_a_core_is_one_rounding() -> None:
     assert core_tolerance("fp16", 1.0) == core_tolerance("fp32", 1.0) + EPS["fp16"]
 
 
-def test_amplified_rounding_is_in_proportion() -> None:
-    assert conditioned_tolerance(0.0, 10) == 0.0
-    assert conditioned_tolerance(2e-6, 3) == pytest.approx(1.6e-5)
+def test_what_rounding_changes_grows_with_eps() -> None:
+    assert rounding_move("fp32") == pytest.approx(16 * 2.0**-24)
+    assert rounding_move("fp16") / rounding_move("fp32") == pytest.approx(2.0**13)
+    assert rounding_move("w8") == pytest.approx(2.0**-7)
+    assert rounding_move_of_inputs(2.0**-23, 3) == pytest.approx(8 * 2.0**-24)

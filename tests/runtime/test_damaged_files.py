@@ -220,10 +220,41 @@ def as_pickled(name: str, content: bytes) -> bytes:
     return json.dumps(fields).encode()
 
 
+def with_text(change: Callable[[dict], None]) -> Callable[[str, bytes], bytes]:
+    def rewrite(name: str, content: bytes) -> bytes:
+        if not name.endswith("models/model.json"):
+            return content
+        program = json.loads(content)
+        change(program)
+        return json.dumps(program).encode()
+
+    return rewrite
+
+
+CODE = "__import__('sys').exit('the code was run')"
+
+
+def code_as_guard(program: dict) -> None:
+    program["guards_code"] = [f"{CODE} is None"]
+
+
+def code_as_size(program: dict) -> None:
+    values = program["graph_module"]["graph"]["tensor_values"]
+    values["metadata"] = {"sizes": [{"as_expr": {"expr_str": CODE, "hint": None}}]}
+
+
+def code_as_name(program: dict) -> None:
+    program["graph_module"]["graph"]["inputs"][-1]["as_tensor"]["name"] = f"x={CODE}"
+
+
 @pytest.mark.parametrize(
     ("change", "extra", "message"),
     [
         (lambda name, content: content, {}, None),
+        (with_text(code_as_guard), {}, "is not arithmetic of sizes"),
+        (with_text(code_as_size), {}, "is not arithmetic of sizes"),
+        (with_text(code_as_name), {}, "is not a name"),
+        (lambda name, content: content, {"model/data/aotinductor/model/a.so": b""}, "compiled code would run"),
         (as_pickled, {}, "declares pickled weights"),
         (
             lambda name, content: pickle.dumps(Payload()) if "sample_inputs" in name else content,
@@ -232,9 +263,9 @@ def as_pickled(name: str, content: bytes) -> bytes:
         ),
         (lambda name, content: content, {"model/data/constants/opaque_obj_0": b""}, "it holds the object"),
     ],
-    ids=["as it was", "weights", "examples", "objects"],
+    ids=["as it was", "guard", "size", "name", "compiled", "weights", "examples", "objects"],
 )
-def test_pickles_in_a_pt2_file_are_not_read(
+def test_no_code_in_a_pt2_file_is_run(
     exported: Exported,
     tmp_path: Path,
     change: Callable[[str, bytes], bytes],

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from osa_runtime.artifact import TensorSpec
-from osa_runtime.errors import InputError, RunError
+from osa_runtime.errors import RunError
 from osa_runtime.runtime.interface import Interface
 from osa_runtime.serving.batch_plan import BatchPlan
 from osa_runtime.serving.batcher import BRIEF, BRIEF_ALONE, Batcher
@@ -140,17 +140,30 @@ def test_only_the_guilty_request_fails() -> None:
     bench(check)
 
 
-@pytest.mark.parametrize(("value", "error"), [(7, NonFiniteError), (float("nan"), InputError)], ids=["output", "input"])
-def test_values_that_are_not_finite_touch_nobody_else(value: float, error: type[Exception]) -> None:
+def test_outputs_that_are_not_finite_touch_nobody_else() -> None:
     async def check(made: Bench) -> None:
         made.model.gate.clear()
         made.submit(0)
-        jobs = [made.submit(1), made.submit(value), made.submit(2), made.submit(value, allow=True)]
+        jobs = [made.submit(1), made.submit(7), made.submit(2), made.submit(7, allow=True), made.submit(3)]
         made.model.gate.set()
         await until(lambda: all(job.done for job in jobs))
-        assert [type(job.error) for job in jobs] == [type(None), error, type(None), type(None)]
+        assert [type(job.error) for job in jobs] == [type(None), NonFiniteError, *[type(None)] * 3]
         assert not np.isfinite(jobs[3].outputs["y"]).any()
-        assert made.book.nonfinite == (error is NonFiniteError)
+        assert made.book.nonfinite == 1
+        assert made.model.batches == [[0], [1, 7, 2, 7, 3], [1, 2, 3], [7], [7]]  # the good ones first, and once
+
+    bench(check)
+
+
+def test_one_request_that_breaks_a_batch_is_found_by_halves() -> None:
+    async def check(made: Bench) -> None:
+        made.model.gate.clear()
+        made.submit(0)
+        jobs = [made.submit(value) for value in (1, 2, 3, 4, 5, 13, 6, 8)]
+        made.model.gate.set()
+        await until(lambda: all(job.done for job in jobs))
+        assert [str(job.error) for job in jobs if job.error] == ["thirteen"]
+        assert len(made.model.batches) == 1 + 1 + 2 * 3
 
     bench(check)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from osa_runtime.serving.connections import TOLD, Connections
+from osa_runtime.serving.grpc_server import SPARE
 from serving_process import ServerProcess
 
 grpcclient = pytest.importorskip("tritonclient.grpc")
@@ -51,11 +52,11 @@ def test_http_beyond_the_limit_is_told_to_come_back(small: ServerProcess) -> Non
         ]
         for connection in inside:
             assert get(connection, "/v2/health/ready")[0] == 200
-        for path in ("/v2/health/ready", "/v2"):
-            with contextlib.closing(http.client.HTTPConnection(small.http, timeout=30)) as outside:
-                status, retry, content = get(outside, path)
-                assert (status, retry) == (503, "1")
-                assert json.loads(content)["error"].startswith(f"The server has {MOST} connections open, its limit")
+        with contextlib.closing(http.client.HTTPConnection(small.http, timeout=30)) as outside:
+            status, retry, content = get(outside, "/v2")
+            assert (status, retry) == (503, "1")
+            assert json.loads(content)["error"].startswith(f"The server has {MOST} connections open, its limit")
+            assert get(outside, "/v2/health/live")[0] == get(outside, "/v2/health/ready")[0] == 200
         assert [get(connection, "/v2/health/ready")[0] for connection in inside] == [200] * MOST
         inside.pop().close()
         wait_for_open(inside[0], MOST - 1)
@@ -71,32 +72,47 @@ def test_a_refused_client_may_send_its_whole_request_first(small: ServerProcess)
         time.sleep(0.1)
         sock = stack.enter_context(socket.create_connection((host, int(port)), 30))
         sock.sendall(
-            b"POST /v2/models/x/infer HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n" + b" " * 1_000_000
+            b"POST /v2/models/x/infer HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 1000000\r\n\r\n" + b" " * 1_000_000
         )
         assert sock.makefile("rb").read().startswith(b"HTTP/1.1 503 ")
 
 
-def test_grpc_beyond_the_limit_is_refused(small: ServerProcess) -> None:
+def test_grpc_calls_beyond_the_limit_are_refused_and_probes_are_not(small: ServerProcess) -> None:
+    """A call takes a place as a connection of REST does; an open stream is a call."""
     with contextlib.ExitStack() as stack:
         watcher = stack.enter_context(contextlib.closing(http.client.HTTPConnection(small.http, timeout=30)))
-        host, _, port = small.grpc.partition(":")
-        socks = [stack.enter_context(socket.create_connection((host, int(port)), 30)) for _ in range(MOST - 1)]
+        clients = [
+            stack.enter_context(contextlib.closing(grpcclient.InferenceServerClient(small.grpc))) for _ in range(MOST)
+        ]
+        for client in clients[1:]:
+            client.start_stream(lambda result, error: None)
         wait_for_open(watcher, MOST)
-        client = grpcclient.InferenceServerClient(small.grpc)
         for _ in range(3):
             with pytest.raises(InferenceServerException, match=f"UNAVAILABLE.*{MOST} connections open, its limit"):
-                client.get_server_metadata(client_timeout=5)
-        for sock in socks:
-            sock.close()
+                clients[0].get_server_metadata(client_timeout=5)
+            assert clients[0].is_server_live()
+            assert clients[0].is_server_ready()
+        for client in clients[1:]:
+            client.stop_stream()
         wait_for_open(watcher, 1)
-        for _ in range(500):  # the refused connection says good-bye after a while, and the client comes again
-            with contextlib.suppress(InferenceServerException):
-                assert client.get_server_metadata().name == "osa-runtime"
-                break
-            time.sleep(0.05)
-        else:
-            raise AssertionError("the client was never let in")
-        client.close()
+        assert clients[0].get_server_metadata().name == "osa-runtime"
+
+
+def test_grpc_connections_have_a_limit_of_their_own(small: ServerProcess) -> None:
+    host, _, port = small.grpc.partition(":")
+    with contextlib.ExitStack() as stack:
+        client = stack.enter_context(contextlib.closing(grpcclient.InferenceServerClient(small.grpc)))
+        assert client.is_server_live()
+        socks = [stack.enter_context(socket.create_connection((host, int(port)), 30)) for _ in range(MOST + SPARE + 5)]
+        closed = 0
+        for sock in socks:
+            sock.settimeout(0.5)
+            with contextlib.suppress(TimeoutError):
+                while sock.recv(1000):
+                    sock.settimeout(0.05)
+                closed += 1
+        assert closed >= 5
+        assert client.is_server_live()
 
 
 def test_a_flood_of_connections_disturbs_nobody_who_is_inside(small: ServerProcess) -> None:
@@ -141,4 +157,4 @@ def test_plain_text_on_a_port_with_tls_takes_no_place(
         with contextlib.closing(http.client.HTTPSConnection(server.http, context=context, timeout=30)) as connection:
             assert get(connection, "/v2/health/ready")[0] == 200
             with contextlib.closing(http.client.HTTPSConnection(server.http, context=context, timeout=30)) as beyond:
-                assert get(beyond, "/v2/health/ready")[:2] == (503, "1")
+                assert get(beyond, "/v2")[:2] == (503, "1")

@@ -83,7 +83,7 @@ def test_while_it_loads_a_new_version(exported: Exported, tmp_path: Path, delay:
     before = contents(home)
     host, _, port = server.http.partition(":")
     with socket.create_connection((host, int(port)), 30) as sock:
-        sock.sendall(b"POST /v2/repository/models/vit/load HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n")
+        sock.sendall(b"POST /v2/repository/models/vit/load HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 0\r\n\r\n")
         time.sleep(delay)
         ports = kill(server)
     assert contents(home) == before

@@ -1,4 +1,4 @@
-"""From start to stop: reloads without a lost request, draining, tokens, TLS, certificates, refused models."""
+"""From start to stop: reloads without a lost request, draining, tokens, TLS, refused models."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ import numpy as np
 import pytest
 
 from osa_runtime import load
-from osa_runtime.artifact import sha256
-from osa_runtime.parity.certificate import Certificate, Check
 from serving_process import ServerProcess
 from small_models import feeds
 
@@ -192,7 +190,7 @@ def test_a_request_that_never_ends_is_given_up(exported: Exported) -> None:
     with ServerProcess(folder, "--timeout", "0.3") as server:
         host, _, port = server.http.partition(":")
         for start in (
-            f"POST /v2/models/{folder.name}/infer HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{{",
+            f"POST /v2/models/{folder.name}/infer HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 9\r\n\r\n{{",
             "GET /v2 HT",
         ):
             with socket.create_connection((host, int(port)), 30) as sock:
@@ -206,7 +204,8 @@ def test_a_client_that_leaves_takes_its_request_along(exported: Exported) -> Non
     folder = exported("vit", "onnx")
     with ServerProcess(folder, "--max-delay-ms", "1000") as server:
         host, _, port = server.http.partition(":")
-        head = f"POST /v2/models/{folder.name}/infer HTTP/1.1\r\nhost: x\r\ncontent-length: {len(BODY)}\r\n\r\n{BODY}"
+        path, size = f"/v2/models/{folder.name}/infer", len(BODY)
+        head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {size}\r\n\r\n{BODY}"
         with socket.create_connection((host, int(port)), 30) as sock:
             sock.sendall(head.encode())
             wait_until(lambda: metric(server.http, "osa_serve_queue{") == 1)
@@ -294,65 +293,6 @@ def test_tls_and_a_token_on_both_protocols(exported: Exported, tmp_path: Path, c
         with pytest.raises(InferenceServerException):
             plain.is_server_ready(client_timeout=2)
         plain.close()
-
-
-def certify(
-    folder: Path, *, passed: bool = True, files: dict[str, str] | None = None, layers: tuple[Any, ...] = ()
-) -> None:
-    Certificate(
-        kind="verify",
-        created="2026-01-01T00:00:00Z",
-        subject={"files": files or {"model.onnx": sha256(folder / "model.onnx")}},
-        reference=None,
-        settings={},
-        versions={},
-        checks=(Check("hash", passed, "as the manifest says"),),
-        cases=(),
-        layers=layers,
-    ).write(folder / "certificate.json")
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda _: None, "does not exist"),
-        (lambda folder: certify(folder, passed=False), "failed its verification"),
-        (lambda folder: certify(folder, files={"model.onnx": "0" * 64}), "written for another model.onnx"),
-        (lambda folder: (folder / "certificate.json").write_text("{}"), "is no certificate"),
-    ],
-    ids=["none", "failed", "other hash", "damaged"],
-)
-def test_without_a_certificate_a_model_is_refused(
-    exported: Exported, tmp_path: Path, make: Callable[[Path], Any], message: str
-) -> None:
-    from osa_runtime.errors import ArtifactError
-    from osa_runtime.serving.model import open_model
-    from osa_runtime.serving.settings import ServerSettings
-
-    folder = shutil.copytree(exported("vit", "onnx"), tmp_path / "vit")
-    make(folder)
-    settings = ServerSettings(artifacts=(folder,), require_certificate=True)
-    with pytest.raises(ArtifactError, match=message):
-        open_model("vit", 1, folder, settings)
-    certify(folder)
-    assert open_model("vit", 1, folder, settings).name == "vit"
-
-
-def test_a_certificate_shows_the_orthogonality_of_its_own_model_only(exported: Exported, tmp_path: Path) -> None:
-    from osa_runtime.parity.certificate import HeadResult, LayerResult
-    from osa_runtime.serving.model import open_model, read_fingerprint
-    from osa_runtime.serving.settings import ServerSettings
-
-    folder = shutil.copytree(exported("vit", "onnx"), tmp_path / "vit")
-    settings = ServerSettings(artifacts=(folder,))
-    before = read_fingerprint(folder)
-    heads = (HeadResult(1e-7, 1.0, 1.0, 2.0, 1e-7), HeadResult(3e-7, 1.0, 1.0, 1.5, 1e-7))
-    layer = LayerResult("blocks.0", "artifact", "random", heads, 3, 2.5, None, 1e-5, True, "")
-    for files, shown in (({"model.onnx": sha256(folder / "model.onnx")}, 1), ({"model.onnx": "0" * 64}, 0)):
-        certify(folder, files=files, layers=(layer,))
-        layers = open_model("vit", 1, folder, settings).layers
-        assert layers == [{"layer": "blocks.0", "defect": 3e-7, "norm": 2.0, "squarings": 3}] * shown
-    assert read_fingerprint(folder) != before  # a watching server takes a new certificate up
 
 
 def test_rows_of_one_batch_do_not_disturb_each_other(exported: Exported) -> None:

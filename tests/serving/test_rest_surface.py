@@ -52,7 +52,7 @@ def test_both_ways_into_inference_give_the_same_answer(server: ServerProcess) ->
     body = json.dumps(request_body(3, id="a")).encode()
     status, headers, direct = ask(server, "POST", INFER, body)
     assert (status, headers["content-type"]) == (200, "application/json")
-    head = f"POST {INFER} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\nconnection: close\r\n"
+    head = f"POST {INFER} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {len(body)}\r\nconnection: close\r\n"
     through_asgi = raw(server, head.encode() + b"expect: 100-continue\r\n\r\n" + body)
     assert b"HTTP/1.1 200 OK" in through_asgi
     assert json.loads(through_asgi.rpartition(b"\r\n\r\n")[2]) == json.loads(direct)
@@ -72,9 +72,9 @@ WRONG: dict[str, tuple[str, str, Any, int, str]] = {
         INFER,
         {"inputs": [{"name": "images", "datatype": "FP32", "shape": [2**40, 256], "data": [1]}]},
         413,
-        "more than",
+        "expected at most",
     ),
-    "deep": ("POST", INFER, b'{"inputs":' + b"[" * 50_000, 400, "not valid JSON"),
+    "deep": ("POST", INFER, b'{"inputs":' + b"[" * 50_000, 400, "must be a list of objects"),
     "too long": ("POST", INFER, b" " * 1_100_000, 413, "limit"),
     "load unknown": ("POST", "/v2/repository/models/no/load", b"", 404, "no such model"),
     "load escaping": ("POST", "/v2/repository/models/%2e%2e/load", b"", 404, "no such model"),
@@ -102,14 +102,14 @@ def test_what_is_wrong_is_said(server: ServerProcess, case: str) -> None:
 
 
 def test_a_body_that_announces_too_much_is_not_read(server: ServerProcess) -> None:
-    answer = raw(server, f"POST {INFER} HTTP/1.1\r\nhost: x\r\ncontent-length: {1 << 50}\r\n\r\n".encode())
+    answer = raw(server, f"POST {INFER} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {1 << 50}\r\n\r\n".encode())
     assert answer.startswith(b"HTTP/1.1 413")
     assert b"limit of this server" in answer
 
 
 def test_a_chunked_body_is_read_up_to_the_limit(server: ServerProcess) -> None:
     body = json.dumps(request_body()).encode()
-    head = f"POST {INFER} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n".encode()
+    head = f"POST {INFER} HTTP/1.1\r\nhost: [::1]\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n".encode()
     chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (body[:10], body[10:])) + b"0\r\n\r\n"
     assert raw(server, head + chunks).startswith(b"HTTP/1.1 200 OK")
     endless = b"".join(b"%x\r\n%s\r\n" % (1 << 18, b" " * (1 << 18)) for _ in range(5))
@@ -121,14 +121,13 @@ def test_what_is_not_http_is_refused(server: ServerProcess, content: bytes) -> N
     assert raw(server, content).startswith(b"HTTP/1.1 400")
 
 
-def test_pipelined_requests_are_answered_or_left_to_be_repeated(server: ServerProcess) -> None:
+def test_pipelined_requests_are_answered(server: ServerProcess) -> None:
     body = json.dumps(request_body()).encode()
-    one = f"POST {INFER} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
-    last = one.replace(b"host: x", b"host: x\r\nconnection: close")
+    one = f"POST {INFER} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
+    last = one.replace(b"\r\n", b"\r\nconnection: close\r\n", 1)
     answer = raw(server, one + last)
-    assert answer.count(b"HTTP/1.1 200 OK") in (1, 2)
+    assert answer.count(b"HTTP/1.1 200 OK") == answer.count(b"HTTP/1.1") == 2
     assert answer.count(b"connection: close") == 1
-    assert answer.count(b"HTTP/1.1") == answer.count(b"HTTP/1.1 200 OK")
 
 
 def test_a_head_that_comes_again_means_the_same_again(server: ServerProcess) -> None:
@@ -156,7 +155,7 @@ def test_a_head_that_comes_again_means_the_same_again(server: ServerProcess) -> 
 def test_a_repeated_head_may_come_in_pieces_or_with_the_next(server: ServerProcess) -> None:
     headers, body = _raw_body(feeds("vit", 1)["images"][0])
     fields = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    head = f"POST {INFER} HTTP/1.1\r\nhost: x\r\n{fields}content-length: {len(body)}\r\n\r\n".encode()
+    head = f"POST {INFER} HTTP/1.1\r\nhost: 127.0.0.1\r\n{fields}content-length: {len(body)}\r\n\r\n".encode()
     host, _, port = server.http.partition(":")
     with socket.create_connection((host, int(port)), 30) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -203,7 +202,7 @@ def test_metrics_tell_what_happened(server: ServerProcess) -> None:
         'osa_serve_inferences_total{model="encoder",version="1"}': 2,
         'osa_serve_executions_total{model="encoder",version="1"}': 2,
         'osa_serve_nonfinite_outputs_total{model="encoder",version="1"}': 1,
-        'osa_serve_failures_total{model="encoder",status="500",version="1"}': 1,
+        'osa_serve_failures_total{model="encoder",status="422",version="1"}': 1,
         'osa_serve_latency_seconds_count{model="encoder",version="1"}': 1,
         'osa_serve_batch_rows_bucket{le="1",model="encoder",version="1"}': 2,
     }

@@ -79,8 +79,10 @@ def test_images_beside_one_that_fails(exported: Exported, value: float) -> None:
     images = np.random.default_rng(3).standard_normal((9, 1, 1, 8, 8)).astype(np.float32)
     images[4] = value
     requests = [{"images": image} for image in images]
-    answers, _ = ask(folder, requests)
+    answers, runs = ask(folder, requests)
     assert isinstance(answers[4], Refusal)
+    assert answers[4].status == (422 if value == 1e38 else 400)
+    assert runs == (2 if value == 1e38 else 1)  # NaN and Inf are found before anyone shares a batch with them
     del requests[4], answers[4]
     assert_as_alone(folder, requests, answers)
 
@@ -94,4 +96,4 @@ def test_a_sequence_without_a_real_token_fails_alone(exported: Exported) -> None
     assert "NaN or Inf" in str(answers[1])
     del requests[1], answers[1]
     assert_as_alone(folder, requests, answers)
-    assert runs == 1  # the batch counts once, also when its requests were run one by one
+    assert runs == 2  # the batch, which counts once also when part of it was run again, and the guilty one

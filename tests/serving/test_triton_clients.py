@@ -281,7 +281,7 @@ def test_grpc_messages_may_be_compressed(server: ServerProcess, algorithm: str) 
     client.calls.close()
 
 
-@pytest.mark.parametrize(("rows", "message"), [(3000, "bytes, expected at most"), (9000, "limit of this server")])
+@pytest.mark.parametrize(("rows", "message"), [(3000, "bytes, expected at most"), (9000, "larger than max")])
 def test_grpc_messages_have_limits(server: ServerProcess, rows: int, message: str) -> None:
     client = Client(grpcclient, server.grpc)
     for _ in range(3):  # the connection stays usable

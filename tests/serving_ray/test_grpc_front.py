@@ -11,6 +11,8 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
+from osa_runtime.packaging.ray_config import SERVICER
+from osa_runtime.serving.settings import Limits, ServerSettings
 from osa_runtime.serving_ray import grpc_stubs
 from osa_runtime.serving_ray.grpc_front import METHODS
 from osa_runtime.serving_ray.options import RayOptions
@@ -35,15 +37,10 @@ class Context:
         self.details = details
 
 
-async def started(**options: Any) -> Replica:
-    replica = Replica.__new__(Replica)
-    await Replica.__init__(replica, RayOptions(**options))  # as Ray does
-    return replica
-
-
-def ask(name: str, message: Any, context: Context, **options: Any) -> Any:
+def ask(name: str, message: Any, context: Context, options: RayOptions) -> Any:
     async def run() -> Any:
-        replica = await started(**options)
+        replica = Replica.__new__(Replica)
+        await Replica.__init__(replica, options)  # as Ray does
         try:
             await replica.check_health()
             return await getattr(replica, name)(message, context)
@@ -54,8 +51,8 @@ def ask(name: str, message: Any, context: Context, **options: Any) -> Any:
 
 
 @pytest.fixture
-def artifact(exported: Any) -> str:
-    return str(exported("vit", "onnx"))
+def artifact(exported: Any) -> Path:
+    return exported("vit", "onnx")
 
 
 def test_every_call_of_the_protocol_has_a_method() -> None:
@@ -75,31 +72,32 @@ def test_every_call_of_the_protocol_has_a_method() -> None:
     ],
     ids=["statistics", "load", "unload", "trace", "metadata of nobody", "inference of nobody", "too large"],
 )
-def test_refusals_carry_code_and_reason(name: str, message: Any, code: str, artifact: str) -> None:
+def test_refusals_carry_code_and_reason(name: str, message: Any, code: str, artifact: Path) -> None:
     context = Context()
-    answer = ask(name, message, context, artifacts=(artifact,), max_body_mb=0.002)
+    server = ServerSettings(artifacts=(artifact,), limits=Limits(body=2000))
+    answer = ask(name, message, context, RayOptions(server))
     assert context.code is grpc.StatusCode[code]
     assert context.details
     assert answer.ByteSize() == 0
 
 
-def test_metadata_does_not_promise_statistics(artifact: str) -> None:
-    answer = ask("ServerMetadata", pb.ServerMetadataRequest(), Context(), artifacts=(artifact,))
+def test_metadata_does_not_promise_statistics(artifact: Path) -> None:
+    answer = ask("ServerMetadata", pb.ServerMetadataRequest(), Context(), RayOptions(ServerSettings((artifact,))))
     assert "statistics" not in answer.extensions
 
 
-def test_the_token_is_asked_for(artifact: str, tmp_path: Path) -> None:
+def test_the_token_is_asked_for(artifact: Path, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("a-token-of-20-letters")
-    options = {"artifacts": (artifact,), "token_file": str(tmp_path / "token")}
+    options = RayOptions(ServerSettings((artifact,)), token_file=tmp_path / "token")
     refused, taken = Context(), Context(authorization="Bearer a-token-of-20-letters")
-    ask("ServerMetadata", pb.ServerMetadataRequest(), refused, **options)
-    answer = ask("ServerMetadata", pb.ServerMetadataRequest(), taken, **options)
+    ask("ServerMetadata", pb.ServerMetadataRequest(), refused, options)
+    answer = ask("ServerMetadata", pb.ServerMetadataRequest(), taken, options)
     assert refused.code is grpc.StatusCode.UNAUTHENTICATED
     assert taken.code is None
     assert answer.name == "osa-runtime"
 
 
 def test_messages_survive_pickling() -> None:
-    assert grpc_stubs.SERVICER_FUNCTION == "osa_runtime.serving_ray.grpc_stubs.add_servicer"
+    assert f"{grpc_stubs.__name__}.{grpc_stubs.add_servicer.__name__}" == SERVICER
     message = pb.ModelInferRequest(model_name="vit", raw_input_contents=[b"1234"])
     assert pickle.loads(pickle.dumps(message)) == message

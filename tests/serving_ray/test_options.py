@@ -8,60 +8,121 @@ from typing import Any
 
 import pytest
 
-from osa_runtime.errors import ConfigError, InputError
+from osa_runtime.errors import ConfigError
+from osa_runtime.serving.settings import BatchSettings, Limits, ServerSettings
 from osa_runtime.serving_ray.options import RayOptions
 
+SERVER = {"artifacts": ["/m/digits"]}
 
-def test_settings_carry_every_argument() -> None:
-    options = RayOptions.read({"artifacts": "/m/digits", "max_batch": 8, "max_delay_ms": 2, "threads": 3, "drain": 5})
-    settings = options.settings()
-    assert settings.artifacts == (Path("/m/digits"),)
-    assert settings.batching.max_batch == 8
-    assert settings.batching.max_delay == pytest.approx(0.002)
-    assert (settings.model_threads, settings.drain) == (3, 5)
+
+def test_arguments_are_the_fields_of_the_settings() -> None:
+    batching = {"max_batch": 8, "max_delay": 2, "timeout": "1e-5"}  # which is a word in YAML
+    server = SERVER | {"batching": batching, "limits": {"body": 1000}, "threads": 3, "trusted_keys": ["/k"]}
+    options = RayOptions.read({"server": server, "replicas": "1:4", "token_file": "/t", "target_ongoing": None})
+    assert options == RayOptions(
+        ServerSettings(
+            artifacts=(Path("/m/digits"),),
+            threads=3,
+            trusted_keys=(Path("/k"),),
+            batching=BatchSettings(max_batch=8, max_delay=2, timeout=1e-5),
+            limits=Limits(body=1000),
+        ),
+        token_file=Path("/t"),
+        replicas="1:4",
+    )
 
 
 @pytest.mark.parametrize(("given", "expected"), [(2, (2, 2)), ("3", (3, 3)), ("1:4", (1, 4)), ("2:2", (2, 2))], ids=str)
 def test_replicas_are_a_number_or_a_range(given: Any, expected: tuple[int, int]) -> None:
-    assert RayOptions(artifacts=("/m",), replicas=given).replica_range() == expected
+    assert RayOptions.read({"server": SERVER, "replicas": given}).replica_range() == expected
 
 
-@pytest.mark.parametrize("given", [0, -1, "4:1", "0:2", "two", "1:", "", 1.5], ids=str)
+@pytest.mark.parametrize("given", [0, -1, "4:1", "0:2", "two", "1:", "", 1.5, None, True, "9" * 5000], ids=repr)
 def test_other_replicas_are_refused(given: Any) -> None:
-    with pytest.raises(ConfigError, match="expected a number from 1 on, or MIN:MAX"):
-        RayOptions(artifacts=("/m",), replicas=given)
+    with pytest.raises(ConfigError, match="replicas"):
+        RayOptions.read({"server": SERVER, "replicas": given})
+
+
+def batching(**fields: Any) -> dict[str, Any]:
+    return {"server": SERVER | {"batching": fields}}
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        pytest.param({"artefacts": ["/m"]}, "Unknown arguments: artefacts", id="misspelt"),
-        pytest.param({"artifacts": ["runs/digits"]}, "runs/digits is relative", id="relative artifact"),
-        pytest.param({"repository": "models"}, "models is relative", id="relative repository"),
-        pytest.param({"artifacts": ["/m"], "token_file": "token"}, "token is relative", id="relative token"),
-        pytest.param({"artifacts": ["/m"], "max_batch": 0}, "max_batch is 0", id="no batch"),
-        pytest.param({"artifacts": ["/m"], "threads": "2"}, "threads is '2'", id="text for a number"),
-        pytest.param({"artifacts": ["/m"], "max_delay_ms": "2"}, "max_delay_ms is '2'", id="text for milliseconds"),
-        pytest.param({"artifacts": ["/m"], "timeout": math.nan}, "timeout is nan", id="no number"),
-        pytest.param({"artifacts": ["/m"], "drain": math.inf}, "drain is inf", id="endless"),
-        pytest.param({"artifacts": ["/m"], "downscale_delay": -1}, "downscale_delay is -1", id="negative"),
-        pytest.param({"artifacts": ["/m"], "target_ongoing": 0}, "target_ongoing is 0", id="no target"),
-        pytest.param({"artifacts": ["/m"], "target_ongoing": "2"}, "wrong type", id="text for the target"),
-        pytest.param({"artifacts": ["/m"], "packed": {"m/1": "0"}}, "there is none", id="hashes of nothing"),
+        ({}, "lacks ['server']"),
+        ({"server": {}}, "nothing to serve"),
+        ({"server": "/m"}, "args.server is '/m', expected an object"),
+        ({"server": SERVER, "replica": 2}, "unknown fields ['replica']"),
+        ({"server": SERVER | {"artefacts": ["/m"]}}, "unknown fields ['artefacts']"),
+        (batching(max_delay_ms=2), "args.server.batching lacks nothing and has the unknown fields ['max_delay_ms']"),
+        ({"server": {"artifacts": "/m"}}, "args.server.artifacts is '/m', expected a list"),
+        ({"server": {"artifacts": [["/m"]]}}, "args.server.artifacts[0]"),
+        ({"server": {"artifacts": ["runs/digits"]}}, "'runs/digits': expected an absolute"),
+        ({"server": {"artifacts": ["/m\u2028"]}}, "printable"),
+        ({"server": {"repository": "models"}}, "'models': expected an absolute"),
+        ({"server": SERVER | {"trusted_keys": ["key"]}}, "'key': expected an absolute"),
+        ({"server": SERVER, "token_file": "token"}, "'token': expected an absolute"),
+        (batching(max_batch=0), "max_batch=0: expected a number from 1 on"),
+        (batching(max_batch=2.5), "max_batch is '2.5', expected int"),
+        (batching(max_batch=True), "max_batch is 'True', expected int"),
+        (batching(timeout="soon"), "timeout is 'soon', expected float"),
+        (batching(timeout=None), "timeout is 'None', expected float"),
+        (batching(timeout=math.nan), "timeout=nan"),
+        (batching(timeout="inf"), "timeout=inf"),
+        ({"server": SERVER | {"threads": 0}}, "threads=0"),
+        ({"server": SERVER | {"drain": -1}}, "drain=-1"),
+        ({"server": SERVER | {"limits": {"body": 0}}}, "body=0"),
+        ({"server": SERVER, "downscale_delay": -1}, "downscale_delay=-1"),
+        ({"server": SERVER, "target_ongoing": 0}, "target_ongoing=0"),
+        ({"server": SERVER, "packed": {"m/1": "0"}}, "there is none"),
+        ({"server": SERVER, "log_level": "loud"}, "log_level='loud'"),
+        ({"server": SERVER | {"host": "0.0.0.0"}}, "server.host has no meaning here"),
+        ({"server": SERVER | {"grpc_port": None}}, "server.grpc_port has no meaning here"),
+        ({"server": SERVER | {"watch": 5}}, "server.watch has no meaning here"),
+        ({"server": SERVER | {"workers": 2}}, "server.workers has no meaning here"),
+        ({"server": SERVER | {"limits": {"connections": 9}}}, "server.limits.connections has no meaning here"),
+        ({"server": SERVER | {"tls_certificate": "/c", "tls_key": "/k"}}, "server.tls_certificate has no meaning"),
     ],
+    ids=lambda value: value[-40:] if isinstance(value, str) else "",
 )
 def test_wrong_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError) as refused:
         RayOptions.read(arguments)
+    assert str(refused.value).startswith("The application cannot be built: ")
+    assert message in str(refused.value)
 
 
-def test_nothing_to_serve_is_refused() -> None:
-    with pytest.raises(InputError, match="nothing to serve"):
-        RayOptions.read({})
+def test_a_token_in_the_file_is_refused_and_not_repeated() -> None:
+    with pytest.raises(ConfigError, match="token_file names the file") as refused:
+        RayOptions.read({"server": SERVER | {"token": "sixteen-characters"}})
+    assert "sixteen" not in str(refused.value)
 
 
 def test_the_token_comes_from_its_file(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("sixteen-characters\n")
-    options = RayOptions.read({"artifacts": ["/m"], "token_file": str(tmp_path / "token")})
+    options = RayOptions.read({"server": SERVER, "token_file": str(tmp_path / "token")})
     assert options.settings().token == "sixteen-characters"
-    assert "sixteen" not in repr(options)
+    assert options.settings().model_threads == 1
+    assert options.server.token is None
+
+
+def test_ray_is_told_what_was_asked_for() -> None:
+    server = ServerSettings(
+        repository=Path("/m"), device="cuda", threads=2, drain=0.5, batching=BatchSettings(max_batch=8, max_queue=100)
+    )
+    fixed = RayOptions(server, replicas=3).deployment()
+    assert fixed["num_replicas"] == 3
+    assert "autoscaling_config" not in fixed
+    assert fixed["max_ongoing_requests"] == 116
+    assert (fixed["graceful_shutdown_timeout_s"], fixed["graceful_shutdown_wait_loop_s"]) == (0.5, 0.5)
+    assert fixed["ray_actor_options"] == {"num_cpus": 2, "num_gpus": 1}
+    scaled = RayOptions(server, replicas="1:4", upscale_delay=1, downscale_delay=2).deployment()
+    assert "num_replicas" not in scaled
+    assert scaled["autoscaling_config"] == {
+        "min_replicas": 1,
+        "max_replicas": 4,
+        "target_ongoing_requests": 4,
+        "upscale_delay_s": 1,
+        "downscale_delay_s": 2,
+    }

@@ -11,6 +11,7 @@ import pytest
 
 from osa_runtime.errors import ArtifactError
 from osa_runtime.packaging.ray_application import package_ray
+from osa_runtime.serving.settings import ServerSettings
 from osa_runtime.serving_ray.options import RayOptions
 from osa_runtime.serving_ray.packed_models import packed_models
 from osa_runtime.serving_ray.replica import Replica
@@ -27,7 +28,7 @@ def models(exported: Exported, tmp_path: Path) -> Path:
 def start(models: Path, packed: dict[str, str]) -> None:
     async def run() -> None:
         replica = Replica.__new__(Replica)
-        await Replica.__init__(replica, RayOptions(repository=str(models), packed=packed))  # as Ray does
+        await Replica.__init__(replica, RayOptions(ServerSettings(repository=models), packed=packed))  # as Ray does
         await replica._engine.close()
 
     asyncio.run(run())

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from osa_runtime.serving.guard import Guard
 from osa_runtime.serving_ray.rest_front import RestFront
 
 Messages = list[dict[str, Any]]
@@ -29,12 +30,13 @@ class Asked:
         self.closed += 1
 
 
-def ask(app: Asked, path: str, method: str = "GET", prefix: str = "") -> tuple[int, bytes]:
-    sent = call(app, {"type": "http", "method": method, "path": path, "raw_path": path.encode(), "root_path": prefix})
+def ask(app: Asked, path: str, method: str = "GET", prefix: str = "", token: str | None = None) -> tuple[int, bytes]:
+    scope = {"type": "http", "method": method, "path": path, "raw_path": path.encode(), "root_path": prefix}
+    sent = call(app, scope | {"headers": []}, token=token)
     return sent[0]["status"], sent[1]["body"]
 
 
-def call(app: Asked, scope: dict[str, Any], *messages: str) -> Messages:
+def call(app: Asked, scope: dict[str, Any], *messages: str, token: str | None = None) -> Messages:
     sent: Messages = []
     waiting = iter(messages)
 
@@ -44,7 +46,7 @@ def call(app: Asked, scope: dict[str, Any], *messages: str) -> Messages:
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    asyncio.run(RestFront(app, app.close)(scope, receive, send))
+    asyncio.run(RestFront(app, Guard(token), app.close)(scope, receive, send))
     return sent
 
 
@@ -73,6 +75,13 @@ def test_server_metadata_does_not_promise_statistics() -> None:
     assert status == 200
     assert "statistics" not in json.loads(body)["extensions"]
     assert "binary_tensor_data" in json.loads(body)["extensions"]
+
+
+@pytest.mark.parametrize("path", ["/v2", "/metrics", "/v2/models/digits"])
+def test_without_the_token_nothing_is_told(path: str) -> None:
+    app = Asked()
+    assert ask(app, path, token="a-token-of-20-letters")[0] == 401
+    assert app.paths == []
 
 
 @pytest.mark.parametrize(

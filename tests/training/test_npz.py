@@ -37,6 +37,9 @@ def with_nan() -> np.ndarray[Any, Any]:
         pytest.param({"x": X.reshape(6, 16), "y": Y}, r"shape \(6, 16\); expected", id="flat images"),
         pytest.param({"x": np.zeros((6, 3, 8, 8)), "y": Y}, "channels first", id="channels first"),
         pytest.param({"x": X.astype(complex), "y": Y}, "complex128", id="complex images"),
+        pytest.param({"x": X, "y": Y, "class_names": ["a", "b"]}, "3 classes, but class_names", id="few names"),
+        pytest.param({"x": X, "y": Y, "class_names": ["a", "b", "a"]}, "distinct texts", id="a name twice"),
+        pytest.param({"x": X, "y": Y, "class_names": [0, 1, 2]}, "distinct texts", id="names of numbers"),
         pytest.param({"x": with_nan(), "y": Y}, "NaN or infinity, first in image 3", id="NaN"),
         pytest.param({"x": np.full((6, 4, 4), 1e300), "y": Y}, "range of float32", id="beyond float32"),
         pytest.param({"x": X.astype(object), "y": Y}, "Cannot read .* as .npz: Object arrays", id="pickled objects"),
@@ -86,3 +89,10 @@ def test_a_single_array_is_refused(tmp_path: Path) -> None:
 def test_a_path_without_a_file_is_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(DataError, match="There is no file"):
         load_dataset(file=tmp_path / name)
+
+
+def test_names_of_classes_are_kept(tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", x=np.arange(96).reshape(X.shape), y=Y, class_names=["cat", "dog", "ox", "none"])
+    data = load_dataset(file=tmp_path / "data.npz")
+    assert data.class_names == ("cat", "dog", "ox", "none")
+    assert data.classes == 4

@@ -143,7 +143,7 @@ def test_resuming_with_other_settings_names_the_difference(
     with pytest.raises(KeyboardInterrupt):
         train_classifier(images, tiny, tmp_path, observer=Watcher(5))
     before = (tmp_path / "state.pt").read_bytes()
-    with pytest.raises(InputError, match=r"epochs was 3 and is now 4; seed was 0 and is now 7\. .*--force"):
+    with pytest.raises(InputError, match=r"epochs was 3 and is now 4; seed was 0 and is now 7\. .*force=True"):
         train_classifier(images, dataclasses.replace(tiny, epochs=4, seed=7), tmp_path)
     other_pixels = dataclasses.replace(images, sha256="0")
     with pytest.raises(InputError, match="data-sha256 was"):
@@ -154,7 +154,7 @@ def test_resuming_with_other_settings_names_the_difference(
 def test_a_finished_run_is_kept_unless_forced(images: Dataset, tiny: TrainingSettings, tmp_path: Path) -> None:
     train_classifier(images, tiny, tmp_path)
     before = weights(tmp_path)
-    with pytest.raises(InputError, match=r"holds a finished run .*--force"):
+    with pytest.raises(InputError, match=r"holds a finished run .*force=True"):
         train_classifier(images, tiny, tmp_path)
     train_classifier(images, dataclasses.replace(tiny, seed=3), tmp_path, force=True)
     assert weights(tmp_path) != before
@@ -180,7 +180,7 @@ def test_a_damaged_state_is_refused_until_forced(
         train_classifier(images, tiny, tmp_path, observer=Watcher(5))
     state = tmp_path / "state.pt"
     state.write_bytes(state.read_bytes()[:keep])
-    with pytest.raises(CheckpointError, match=r"state\.pt cannot be read .*--force"):
+    with pytest.raises(CheckpointError, match=r"state\.pt cannot be read .*force=True"):
         train_classifier(images, tiny, tmp_path)
     train_classifier(images, tiny, tmp_path, force=True)
 
@@ -242,9 +242,31 @@ def test_a_loss_that_is_not_finite_stops_with_epoch_and_step(
 ) -> None:
     x = images.x_train.copy()
     x[:] = float("nan")
-    with pytest.raises(OsaError, match=r"epoch 1, step 1: the loss is nan .*--lr \(it was 0\.001\)") as caught:
+    with pytest.raises(OsaError, match=r"epoch 1, step 1: the loss is nan .*no learning rate repairs it") as caught:
         train_classifier(dataclasses.replace(images, x_train=x), tiny, tmp_path)
     assert caught.value.exit_code == 3
+
+
+def test_a_later_loss_that_is_not_finite_may_be_due_to_the_rate(
+    images: Dataset, tiny: TrainingSettings, tmp_path: Path
+) -> None:
+    wild = dataclasses.replace(tiny, lr=1e30)
+    with pytest.raises(OsaError, match=r"step (?!1:)\d+: .*a rate below lr=1e\+30, or with norm=True"):
+        train_classifier(images, wild, tmp_path)
+
+
+@pytest.mark.parametrize(("power", "growth"), [(1, 3), (3, 7)])
+@pytest.mark.parametrize("residual", [False, True], ids=["skipless", "residual"])
+def test_polynomial_attention_without_norm_is_not_a_matter_of_the_rate(
+    images: Dataset, tmp_path: Path, power: int, growth: int, residual: bool
+) -> None:
+    settings = TrainingSettings(attention="polynomial", power=power, residual=residual, depth=24, epochs=1, lr=1e-9)
+    with pytest.raises(
+        OsaError, match=rf"to the power {growth} in each layer, which no learning rate repairs"
+    ) as caught:
+        train_classifier(images, settings, tmp_path)
+    assert "lr=" not in str(caught.value)
+    assert "norm=True and residual=True" in str(caught.value)
 
 
 def test_an_exponent_out_of_range_says_when(
@@ -254,13 +276,13 @@ def test_an_exponent_out_of_range_says_when(
         raise ExponentRangeError("‖S‖ is 1e9.")
 
     monkeypatch.setattr("osa_runtime.models.SkiplessViT.forward", refuse)
-    with pytest.raises(ExponentRangeError, match=r"stopped at epoch 1, step 1: ‖S‖ is 1e9\. Start anew"):
+    with pytest.raises(ExponentRangeError, match=r"stopped at epoch 1, step 1: ‖S‖ is 1e9\. .* start anew"):
         train_classifier(images, tiny, tmp_path)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_cuda_that_is_absent_is_refused(images: Dataset, tiny: TrainingSettings, tmp_path: Path) -> None:
-    with pytest.raises(MissingDependencyError, match="finds no CUDA device; use --device cpu") as caught:
+    with pytest.raises(MissingDependencyError, match="finds no CUDA device; use device='cpu'") as caught:
         train_classifier(images, dataclasses.replace(tiny, device="cuda"), tmp_path / "run")
     assert caught.value.exit_code == 3
     assert not (tmp_path / "run").exists()

@@ -41,7 +41,7 @@ def test_the_default_patch_leaves_4_to_64_tokens(size: tuple[int, int], patch: i
 
 @pytest.mark.parametrize("size", [(97, 97), (1, 3)], ids=["prime sides", "almost no pixels"])
 def test_images_without_a_fitting_patch_ask_for_one(size: tuple[int, int]) -> None:
-    with pytest.raises(ConfigError, match="--patch-size"):
+    with pytest.raises(ConfigError, match="patch_size="):
         default_patch_size(size)
 
 

@@ -7,11 +7,21 @@ from pathlib import Path
 
 import pytest
 import torch
+from structures import Compare, comparing
 
-from osa_runtime.exporters import export_checkpoint
+from made_once import export_checkpoint
 from osa_runtime.models import EncoderConfig, SkiplessEncoder, SkiplessViT, ViTConfig, save_checkpoint
+from osa_runtime.verification import wide_sweep
+
+
+@pytest.fixture(autouse=True)
+def little_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the wide sweep does with the time it usually has, tests of its own show."""
+    monkeypatch.setattr(wide_sweep, "SECONDS", 0.5)
+
 
 SIZES = {"dim": 16, "depth": 3, "heads": 2, "alpha": 0.3}
+SKIPS = {"residual": True, "norm": True}
 
 
 @pytest.fixture(scope="session")
@@ -21,7 +31,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def checkpoint(home: Path) -> Callable[[str], Path]:
-    """``checkpoint("vit")``, ``("encoder")``, or ``("other")``: the first with other weights."""
+    """``checkpoint("vit")``, ``("encoder")``, ``("normed")`` with skips and norms, so also ``("softmax")`` and
+    ``("polynomial")``, or ``("other")``: other weights."""
 
     def make(name: str) -> Path:
         folder = home / name
@@ -29,6 +40,12 @@ def checkpoint(home: Path) -> Callable[[str], Path]:
             torch.manual_seed(1 if name == "other" else 0)
             if name == "encoder":
                 config = EncoderConfig(classes=3, vocabulary=11, max_length=40, **SIZES)
+                save_checkpoint(SkiplessEncoder(config), folder)
+            elif name in ("softmax", "polynomial"):
+                config = EncoderConfig(classes=3, vocabulary=11, max_length=40, attention=name, **SKIPS, **SIZES)
+                save_checkpoint(SkiplessEncoder(config), folder)
+            elif name == "normed":
+                config = EncoderConfig(classes=3, features=5, max_length=40, **SKIPS, **SIZES)
                 save_checkpoint(SkiplessEncoder(config), folder)
             else:
                 save_checkpoint(SkiplessViT(ViTConfig(classes=10, **SIZES)), folder)
@@ -48,3 +65,9 @@ def deep(home: Path, checkpoint: Callable[[str], Path]) -> Callable[..., Path]:
         return folder
 
     return make
+
+
+@pytest.fixture(scope="session")
+def compare(home: Path, checkpoint: Callable[[str], Path]) -> Compare:
+    """``compare(artifact, "vit")``: its structure against that of the checkpoint's export."""
+    return comparing(home, checkpoint)

@@ -34,11 +34,14 @@ def broken_torchscript(artifact: Path, out: Path, breaking: Callable[[torch.nn.M
     return signed(out)
 
 
-def broken_pt2(artifact: Path, out: Path, breaking: Callable[[dict[str, torch.Tensor]], None]) -> Path:
+def broken_pt2(
+    artifact: Path, out: Path, breaking: Callable[[dict[str, torch.Tensor]], None], *, constants: bool = False
+) -> Path:
+    """``breaking`` gets the weights; with ``constants`` also the buffers that no checkpoint holds."""
     shutil.copytree(artifact, out)
     program = torch.export.load(out / "model.pt2")
     with torch.no_grad():
-        breaking(program.state_dict)
+        breaking(program.state_dict | program.constants if constants else program.state_dict)
     torch.export.save(program, out / "model.pt2")
     return signed(out)
 
@@ -51,10 +54,27 @@ def signed(folder: Path, **changes: Any) -> Path:
     return folder
 
 
+def insert(model: onnx.ModelProto, value: str, text: str) -> None:
+    """Put operators (in the textual form of ONNX, from x to y) between a value and all who read it.
+
+    They may read the inputs of the graph by name.
+    """
+    graph = onnx.parser.parse_graph(f"inserted (float x) => (float y) {{ {text} }}")
+    outside = {one.name for one in model.graph.input}
+    names = {"": "", "x": f"{value}/before", "y": value}
+    place = next(i for i, node in enumerate(model.graph.node) if value in node.output)
+    maker = model.graph.node[place]
+    maker.output[:] = [names["x"] if name == value else name for name in maker.output]
+    for offset, node in enumerate(graph.node, 1):
+        for fields in (node.input, node.output):
+            fields[:] = [names.get(name, name if name in outside else f"{value}/{name}") for name in fields]
+        model.graph.node.insert(place + offset, node)
+
+
 def change_weight(model: onnx.ModelProto, name: str, change: Callable[[np.ndarray], np.ndarray]) -> None:
     tensor = next(t for t in model.graph.initializer if t.name == name)
     array = numpy_helper.to_array(tensor)
-    tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(change(array.copy())).astype(array.dtype), name))
+    tensor.CopyFrom(numpy_helper.from_array(np.array(change(array.copy()), array.dtype, order="C"), name))
 
 
 def perturb(array: np.ndarray) -> np.ndarray:
@@ -105,3 +125,15 @@ def overflow(model: onnx.ModelProto, layer: str) -> None:
     """The same function in exact arithmetic (the bias is zero): up before the activation, down after it."""
     change_weight(model, f"{layer}.mlp.expand/MatMul.weight", lambda w: w * 2.0**15)
     change_weight(model, f"{layer}.mlp.contract/MatMul.weight", lambda w: w * 2.0**-15)
+
+
+def reroute_input(model: onnx.ModelProto, name: str, text: str) -> None:
+    """Put operators (from x to y) between an input of the graph and all who read it."""
+    for node in model.graph.node:
+        node.input[:] = [f"{name}/changed" if one == name else one for one in node.input]
+    graph = onnx.parser.parse_graph(f"inserted (bool x) => (bool y) {{ {text} }}")
+    names = {"": "", "x": name, "y": f"{name}/changed"}
+    for offset, node in enumerate(graph.node):
+        for fields in (node.input, node.output):
+            fields[:] = [names.get(one, f"{name}/{one}") for one in fields]
+        model.graph.node.insert(offset, node)

@@ -12,9 +12,10 @@ from osa_runtime import load
 from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import InputError
 from osa_runtime.parity.feeds import Case, sweep
+from osa_runtime.runtime.device import Where
 from osa_runtime.runtime.session import Session
 from osa_runtime.verification.case_files import read_cases, read_outputs, write_cases, write_outputs
-from osa_runtime.verification.subject import Subject, Where
+from osa_runtime.verification.subject import Subject
 
 Exported = Callable[[str, str], Path]
 
@@ -29,11 +30,11 @@ class Named:
     """As much of a session as the files need, with names of one's own."""
 
     def __init__(self, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...] = ()) -> None:
-        self.inputs, self.outputs, self.axes, self.manifest = inputs, outputs, {}, None
+        self.inputs, self.outputs, self.axes, self.values = inputs, outputs, {}, {}
 
 
 def test_a_sweep_comes_back(encoder: Session, tmp_path: Path) -> None:
-    cases = list(sweep(Subject(encoder, Where()).signature, width=8))
+    cases = list(sweep(Subject(encoder, Where(), {}).signature, width=8))
     write_cases(tmp_path / "in.npz", cases)
     found = read_cases(tmp_path / "in.npz", encoder)
     assert [(case.kind, case.sizes, case.name) for case in found] == [(c.kind, c.sizes, c.name) for c in cases]
@@ -88,8 +89,8 @@ IDS = np.ones((2, 3), np.int64)
         ({"tokens": IDS[:1], "mask": MASK}, "expected equal sizes"),
         ({"tokens": IDS[:, :0], "mask": MASK[:, :0]}, "expected at least 1"),
         ({"tokens": np.ones((1, 65), np.int64), "mask": np.ones((1, 65), bool)}, "expected at most 64"),
-        ({"tokens": IDS * 99, "mask": MASK}, "holds ids from 99 to 99, expected ids from 0 to 10"),
-        ({"tokens": -IDS, "mask": MASK}, "holds ids from -1 to -1"),
+        ({"tokens": IDS * 99, "mask": MASK}, "holds values from 99 to 99; the model takes 0 to 10"),
+        ({"tokens": -IDS, "mask": MASK}, "holds values from -1 to -1"),
         ({"other case/tokens": IDS}, "The case 'other case' of .*Missing input mask"),
     ],
     ids=["missing", "more", "type", "rank", "sizes", "empty", "long", "unknown ids", "negative ids", "named case"],

@@ -89,10 +89,10 @@ def test_cores_are_what_attend_gives(name: str, variant: str, deep: Deep) -> Non
 def test_a_part_is_written_as_a_model_of_its_own(variant: str, deep: Deep, tmp_path: Path) -> None:
     insides, given = opened(deep("encoder", **VARIANTS[variant])), feeds("encoder")
     before = insides.outputs_of(["embed"], given)["embed"]
-    file, named = insides.write_unit(ATTENTIONS[0], (before, given["mask"]), tmp_path)
-    session = onnxruntime.InferenceSession(str(tmp_path / file), providers=["CPUExecutionProvider"])
+    written = insides.write_unit(ATTENTIONS[0], (before, given["mask"]), tmp_path)
+    session = onnxruntime.InferenceSession(str(tmp_path / written.file), providers=["CPUExecutionProvider"])
     expected = insides.call(ATTENTIONS[0], (before, given["mask"]))
-    np.testing.assert_allclose(session.run(None, named)[0], expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(session.run(None, dict(written.inputs))[0], expected, rtol=1e-5, atol=1e-6)
     assert [path.name for path in tmp_path.iterdir()] == ["unit.onnx"]
 
 

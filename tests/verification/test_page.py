@@ -21,6 +21,7 @@ from osa_runtime.parity.certificate import (
     HeadResult,
     LayerResult,
     OutputResult,
+    Signature,
     UnitResult,
     read_certificate,
 )
@@ -139,6 +140,25 @@ def test_passing_certificate_shows_verdict_parties_and_every_plot(tmp_path: Path
     assert "✗" not in shown.text.replace("✗ marks", "")
     assert shown.count("svg") == 4  # parts, heads, sizes, histogram
     assert {"artifact from float64", "eager from float64", "ULP p99", "4,321.0"} <= set(shown.texts)
+
+
+def test_a_pass_beside_a_figure_above_its_limit_says_why(tmp_path: Path) -> None:
+    above = output(3e-5, reason="rounding explains up to 4e-05")
+    apart = output(parity=metrics(9e-5), reason="it is nearer to float64 than eager")
+    shown = page(certificate(cases=(case("random", above), case("large", apart), case("mixed"))), tmp_path)
+    assert above.reason in shown.text
+    assert apart.reason in shown.text
+    assert "fine" not in shown.texts
+
+
+def test_basis_and_signature_are_shown(tmp_path: Path) -> None:
+    shown = page(certificate(signature=Signature("ed25519", "ab" * 32, "cd" * 64)), tmp_path)
+    assert "numbers only: " in shown.texts
+    assert "a fault that none of these cases meets would not be seen" in shown.text
+    assert "ab" * 32 in shown.texts
+    alone = page(certificate(kind="consistency", reference=None), tmp_path)
+    assert "≈ CONSISTENT" in alone.text
+    assert not re.search("PASS|[Vv]erified", alone.text)
 
 
 def test_failures_stand_at_the_top_with_the_part_at_fault(tmp_path: Path) -> None:
@@ -317,7 +337,8 @@ AWKWARD: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("changes", AWKWARD.values(), ids=AWKWARD.keys())
 def test_awkward_certificates_give_a_page(changes: dict[str, Any], tmp_path: Path) -> None:
     shown = page(certificate(**changes), tmp_path)
-    assert ("✓ PASS" in shown.text) == certificate(**changes).passed
+    word = {"pass": "✓ PASS", "consistent": "≈ CONSISTENT", "fail": "✗ FAIL"}[certificate(**changes).verdict]
+    assert word in shown.text
     assert not re.search(r"\b(nan|inf|None)\b", shown.text)
 
 

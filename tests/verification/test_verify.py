@@ -17,15 +17,16 @@ from torch import Tensor, nn
 from handmade_onnx import model, value
 from osa_runtime.errors import InputError
 from osa_runtime.exporters import export, export_checkpoint
+from osa_runtime.exporters.eager import Eager
 from osa_runtime.models import EncoderConfig, SkiplessEncoder, SkiplessViT, ViTConfig, save_checkpoint
 from osa_runtime.ops import orthogonal_attention, reference
+from osa_runtime.ops.spectral_norm import spectral_norm
 from osa_runtime.parity.certificate import Certificate
 from osa_runtime.parity.feeds import Case
 from osa_runtime.verification import Run, VerifyOptions, verify
-from osa_runtime.verification.eager import Eager
-from osa_runtime.verification.norms import spectral_norm
 
 Made = Callable[..., tuple[Path, Path]]
+ORDINARY = ("random", "constant", "mixed", "parallel")  # in which nothing must be NaN
 SIZES: dict[str, Any] = {"dim": 16, "depth": 2, "heads": 2, "alpha": 0.3}
 CONFIGS = {
     "vit": ViTConfig(classes=10, **SIZES),
@@ -107,7 +108,7 @@ def test_model_files_alone_pass_too(options: dict[str, Any], file: str, made: Ma
     artifact, checkpoint = made("vit", **options)
     for against in (checkpoint, None):
         certificate = verify(artifact / file, against).certificate
-        assert certificate.passed, certificate.failures()
+        assert certificate.verdict == ("pass" if against else "consistent"), certificate.failures()
         assert list(certificate.subject["files"]) == [file]
         assert certificate.layers
 
@@ -118,12 +119,13 @@ def test_a_torchscript_file_alone_needs_a_checkpoint_or_inputs(made: Made) -> No
     with pytest.raises(InputError, match="alone does not say the types and shapes of its inputs"):
         verify(artifact / "model.pt")
     feeds = {"tokens": np.ones((2, 3), np.int64), "mask": np.ones((2, 3), bool)}
-    assert verify(artifact / "model.pt", None, VerifyOptions(inputs=[Case("given", {}, feeds)])).certificate.passed
+    given = VerifyOptions(inputs=[Case("given", {}, feeds)])
+    assert verify(artifact / "model.pt", None, given).certificate.verdict == "consistent"
 
 
 def test_without_a_checkpoint_the_definition_is_the_reference(made: Made) -> None:
     certificate = verify(made("vit")[0]).certificate
-    assert certificate.passed
+    assert (certificate.kind, certificate.verdict, certificate.basis) == ("consistency", "consistent", "no reference")
     assert certificate.reference is None
     assert certificate.units == ()
     assert {layer.party for layer in certificate.layers} == {"artifact"}
@@ -134,7 +136,7 @@ def test_without_a_checkpoint_the_definition_is_the_reference(made: Made) -> Non
 def test_inputs_beyond_fixed_squarings_are_undecided(known: bool, functions: str, made: Made) -> None:
     artifact, checkpoint = made("vit", squarings=4, functions=functions)
     certificate = verify(artifact, checkpoint if known else None).certificate
-    assert certificate.passed, certificate.failures()
+    assert certificate.verdict == ("pass" if known else "consistent"), certificate.failures()
     verdicts = {case.kind: case.verdict for case in certificate.cases}
     assert verdicts["random"] == "pass"
     assert verdicts["large"] == "undecided"
@@ -154,7 +156,9 @@ def test_only_inputs_beyond_the_range_are_no_pass(made: Made) -> None:
 
 def test_overflow_that_eager_has_too_is_undecided(made: Made) -> None:
     certificate = verify(*made("polynomial")).certificate
-    assert {case.kind for case in certificate.cases if case.verdict == "undecided"} == {"large"}
+    undecided = {case.kind for case in certificate.cases if case.verdict == "undecided"}
+    assert "large" in undecided
+    assert all(kind.startswith("scaled ") for kind in undecided - {"large"})
 
 
 def test_tolerances_are_used_and_recorded(made: Made) -> None:
@@ -162,10 +166,10 @@ def test_tolerances_are_used_and_recorded(made: Made) -> None:
     strict = verify(artifact, checkpoint, VerifyOptions(rtol=1e-12)).certificate
     assert not strict.passed
     assert strict.settings["rtol"] == 1e-12
-    assert all(case.verdict == "fail" for case in strict.cases)
+    assert {case.verdict for case in strict.cases if case.kind in ORDINARY} == {"fail"}
     loose = verify(artifact, checkpoint, VerifyOptions(rtol=1e-12, atol=10.0)).certificate
     assert loose.settings["atol"] == 10.0
-    assert all(case.verdict == "pass" for case in loose.cases)
+    assert {case.verdict for case in loose.cases if case.kind in ORDINARY} == {"pass"}
     assert {output.tolerance for case in loose.cases for output in case.outputs} == {1e-12}
 
 
@@ -176,7 +180,7 @@ def test_a_tolerance_of_the_user_is_not_stretched(made: Made) -> None:
     torch.manual_seed(5)
     save_checkpoint(SkiplessViT(ViTConfig(classes=10, **SIZES)), other)
     certificate = verify(artifact, other, VerifyOptions(rtol=0.2)).certificate
-    assert {case.verdict for case in certificate.cases} == {"fail"}
+    assert {case.verdict for case in certificate.cases if case.kind in ORDINARY} == {"fail"}
 
 
 def test_saved_inputs_and_outputs_reproduce(made: Made) -> None:
@@ -228,9 +232,11 @@ def test_zeros_pass(made: Made) -> None:
 
 def test_nan_in_the_inputs_is_no_pass(made: Made) -> None:
     case = Case("given", {"batch": 1}, {"images": np.full((1, 1, 8, 8), np.nan, np.float32)})
-    assert not verify(made("vit")[0], None, VerifyOptions(inputs=[case])).certificate.passed
-    with pytest.raises(InputError, match="Eager PyTorch cannot run these inputs"):
-        verify(*made("vit"), VerifyOptions(inputs=[case]))
+    assert verify(made("vit")[0], None, VerifyOptions(inputs=[case])).certificate.failed
+    certificate = verify(*made("vit"), VerifyOptions(inputs=[case])).certificate
+    assert certificate.cases[0].verdict == "undecided"
+    assert "NaN, as it must be" in certificate.cases[0].outputs[0].reason
+    assert not certificate.passed
 
 
 @pytest.mark.parametrize("tokens", [1, 5, 33])
@@ -244,10 +250,10 @@ def test_the_oracle_is_the_reference(tokens: int) -> None:
     oracle = Eager(Attention(), ["q", "k", "v"], ["out"], "fp64")
     q, k, v = (torch.from_numpy(x) for x in feeds.values())
     truth = reference.orthogonal_attention(q, k, v, 0.7).numpy()
-    assert np.array_equal(oracle.run(feeds)["out"], truth)
+    np.testing.assert_allclose(oracle.run(feeds)["out"], truth, rtol=0, atol=1e-12)  # beyond 2d tokens by Theorem 2.1
     exact = np.linalg.norm(0.7 * (q @ k.mT - k @ q.mT).numpy(), 2, axis=(-2, -1))
-    assert oracle.largest_norm == pytest.approx(exact.max(), rel=0.15, abs=1e-12)
-    assert oracle.largest_norm <= exact.max() * (1 + 1e-9) + 1e-12
+    assert oracle.norms == pytest.approx(exact.max(1), rel=0.15, abs=1e-12)
+    assert np.all(oracle.norms <= exact.max(1) * (1 + 1e-9) + 1e-12)
     assert np.all(spectral_norm(q, k, torch.full((2, 3), 0.7)).numpy() <= exact * (1 + 1e-9) + 1e-12)
 
 
@@ -265,7 +271,7 @@ def alone(tmp_path: Path, made_by_hand: onnx.ModelProto, **options: Any) -> Cert
 def test_rows_that_disturb_each_other_fail(tmp_path: Path) -> None:
     mean = helper.make_node("ReduceMean", ["x", "batch_axis"], ["m"])
     certificate = alone(tmp_path, rows(mean, helper.make_node("Sub", ["x", "m"], ["y"])))
-    assert not certificate.passed
+    assert certificate.failed
     assert [check.name for check in certificate.checks if not check.passed] == ["rows (random)", "rows (mixed)"]
     assert "alone gives something else" in certificate.failures()[0]
 
@@ -273,13 +279,13 @@ def test_rows_that_disturb_each_other_fail(tmp_path: Path) -> None:
 def test_rows_that_do_not_pass(tmp_path: Path) -> None:
     mean = helper.make_node("ReduceMean", ["x", "last_axis"], ["m"])
     certificate = alone(tmp_path, rows(mean, helper.make_node("Sub", ["x", "m"], ["y"])))
-    assert certificate.passed
+    assert certificate.verdict == "consistent"
     assert sum(check.name.startswith("rows") for check in certificate.checks) == 2
 
 
 def test_nan_without_any_reference_fails(tmp_path: Path) -> None:
     certificate = alone(tmp_path, rows(helper.make_node("Log", ["x"], ["y"])))
-    assert not certificate.passed
+    assert certificate.failed
     assert "values are NaN or Inf" in certificate.failures()[0]
 
 
@@ -359,7 +365,7 @@ def test_modules_of_ones_own_are_verified_alone(name: str, kind: str, tmp_path: 
     options = {"input_names": ["x"]} | options
     export(module.eval(), args, tmp_path / "own", format=kind, **options)
     certificate = verify(tmp_path / "own").certificate
-    assert certificate.passed, certificate.failures()
+    assert certificate.verdict == "consistent", certificate.failures()
     if isinstance(module, Nested) and kind == "torchscript":  # it shows the calls of our own layers only
         assert certificate.notes == (
             "no call of orthogonal attention can be seen inside the artifact; none was checked",

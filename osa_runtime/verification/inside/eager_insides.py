@@ -6,15 +6,18 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from osa_runtime.exporters.eager import Eager
+from osa_runtime.exporters.rounding import moved_state
 from osa_runtime.nn import IsometricMLP
 from osa_runtime.nn.projection import ProjectedAttention
 from osa_runtime.ops import attention
 from osa_runtime.ops.interception import intercept
-from osa_runtime.verification.eager import Eager
-from osa_runtime.verification.inside.insides import Array, Core, Insides
+from osa_runtime.parity.sensitivity import moved
+from osa_runtime.verification.inside.insides import Array, Calls, Core, Glue, Insides
 
 Inputs = tuple[Array, ...]
 
@@ -36,21 +39,52 @@ class EagerInsides(Insides):
     def outputs_of(self, units: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
         return {name: out for name, (_, out) in self.calls_of(units, feeds).items()}
 
+    def inputs_of(self, units: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
+        return {name: inputs[0] for name, (inputs, _) in self.calls_of(units, feeds).items()}
+
     def calls_of(self, units: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, tuple[Inputs, Array]]:
         """The inputs and the output of each of these units in one run."""
+        taken: dict[str, Inputs] = {}
         found: dict[str, tuple[Inputs, Array]] = {}
 
-        def record(name: str, args: tuple[Any, ...], out: Any) -> None:
-            inputs = tuple(x.numpy() for x in args if isinstance(x, Tensor))
-            found[name] = (inputs, out.numpy())
+        # Copies, before and after: code further on may work in place.
+        def take(name: str, args: tuple[Any, ...]) -> None:
+            taken[name] = tuple(x.numpy().copy() for x in args if isinstance(x, Tensor))
 
-        self._run_hooked(units, record, feeds)
+        def record(name: str, _: tuple[Any, ...], out: Any) -> None:
+            found[name] = (taken[name], out.numpy().copy())
+
+        with self._before(units, take):
+            self._run_hooked(units, record, feeds)
         return found
 
-    def call(self, unit: str, inputs: Sequence[Array]) -> Array:
+    def call(self, unit: str, inputs: Sequence[Array], feeds: Mapping[str, Array] | None = None) -> Array:  # noqa: ARG002
         with torch.no_grad(), self.party.attention():
             out: Tensor = self.party.module.get_submodule(unit)(*self.party.tensors(inputs))
         return out.numpy()
+
+    def moved_call(self, unit: str, inputs: Sequence[Array], amount: float, seed: int) -> Array:
+        """The unit alone after its weights and inputs changed at random by up to ``amount`` of themselves."""
+        module, generator = self.party.module.get_submodule(unit), np.random.default_rng(seed)
+        changed = tuple(self.party.tensors([moved(x, amount, generator) for x in inputs]))
+        with torch.no_grad(), self.party.attention():
+            out: Tensor = torch.func.functional_call(module, moved_state(module, amount, seed, False), changed)
+        return out.numpy()
+
+    def between(self, calls: Calls, feeds: Mapping[str, Array]) -> Glue:
+        """One run in which these units compute nothing, but give what they gave."""
+        inputs: dict[str, Array] = {}
+
+        def take(name: str, args: tuple[Any, ...]) -> None:
+            inputs[name] = args[0].numpy().copy()
+
+        with contextlib.ExitStack() as stack, self._before(list(calls), take):
+            for name, (_, out) in calls.items():
+                module = self.party.module.get_submodule(name)
+                module.forward = _giving(self.party.tensors([out])[0])
+                stack.callback(delattr, module, "forward")
+            outputs = self.party.run(feeds)
+        return Glue(inputs, tuple(outputs[name] for name in self.party.outputs))
 
     def cores_of(self, attentions: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Core]:
         return {name: core for name, core in self._calls(feeds, keep=True, only=attentions) if core is not None}
@@ -85,6 +119,16 @@ class EagerInsides(Insides):
         self._run_hooked(candidates, record, feeds)
         return (name for name in seen if name not in repeated)
 
+    @contextlib.contextmanager
+    def _before(self, units: Sequence[str], take: Callable[[str, tuple[Any, ...]], None]) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for name in units:
+                module = self.party.module.get_submodule(name)
+                # In front of hooks that the module has already: what they change belongs to the part.
+                hook = module.register_forward_pre_hook(lambda _, args, name=name: take(name, args), prepend=True)
+                stack.callback(hook.remove)
+            yield
+
     def _run_hooked(
         self, units: Sequence[str], record: Callable[[str, tuple[Any, ...], Any], None], feeds: Mapping[str, Array]
     ) -> None:
@@ -118,6 +162,10 @@ class EagerInsides(Insides):
             with intercept(record), torch.no_grad():
                 self.party.module(*self.party.tensors([feeds[name] for name in self.party.inputs]))
         return calls
+
+
+def _giving(out: Tensor) -> Callable[..., Tensor]:
+    return lambda *_, **__: out.clone()
 
 
 def _core(arguments: tuple[Any, ...], out: Tensor) -> Core:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,34 @@ from numpy.typing import NDArray
 from osa_runtime.errors import RunError
 
 Array = NDArray[Any]
+
+# What units took and gave in one run: the tensor (and perhaps a mask), and the result.
+Calls = Mapping[str, tuple[tuple[Array, ...], Array]]
+
+
+@dataclass(frozen=True)
+class Glue:
+    """What lies between units, on its own: the tensor that each unit would be given, and what the model would give.
+
+    ``masks`` are those that units would be given, as far as they are worked out between units.
+    """
+
+    inputs: Mapping[str, Array]
+    outputs: tuple[Array, ...]
+    masks: Mapping[str, Array] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Written:
+    """A part as a model of its own: the name of its file, its inputs by name (in order, for torch), and the result.
+
+    That is the output of this number, or, where ``kept_by`` names a module of the file, what that module is given.
+    """
+
+    file: str
+    inputs: Mapping[str, Array]
+    output: int = 0
+    kept_by: str | None = None
 
 
 @dataclass(frozen=True)
@@ -48,8 +76,22 @@ class Insides(ABC):
         """The outputs of these units in one run of the whole model."""
 
     @abstractmethod
-    def call(self, unit: str, inputs: Sequence[Array]) -> Array:
-        """The unit alone, on the inputs that its ``forward`` takes: (x,) or (x, mask)."""
+    def inputs_of(self, units: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """The tensors that these units are given in one run of the whole model."""
+
+    @abstractmethod
+    def call(self, unit: str, inputs: Sequence[Array], feeds: Mapping[str, Array] | None = None) -> Array:
+        """The unit alone, on the inputs that its ``forward`` takes: (x,) or (x, mask).
+
+        ``feeds`` are the model's inputs of the same run: a graph may read sizes from them wherever it is.
+        """
+
+    @abstractmethod
+    def between(self, calls: Calls, feeds: Mapping[str, Array]) -> Glue:
+        """What is computed outside these units, where each of them takes and gives what ``calls`` says.
+
+        Units and glue together are the whole model: every operator is inside a unit or in the way to one.
+        """
 
     @abstractmethod
     def cores_of(self, attentions: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Core]:
@@ -69,9 +111,19 @@ class Insides(ABC):
         """
         return None
 
-    def write_unit(self, unit: str, inputs: Sequence[Array], folder: Path) -> tuple[str, dict[str, Array]]:
-        """Write the unit as a model of its own; the name of the file, and its inputs by name (in order, for torch)."""
+    def write_unit(
+        self,
+        unit: str,
+        inputs: Sequence[Array],
+        folder: Path,
+        feeds: Mapping[str, Array] | None = None,  # noqa: ARG002 - for those whose parts read the model's inputs
+    ) -> Written:
+        """Write the unit as a model of its own."""
         raise RunError(f"{unit} with its {len(inputs)} inputs cannot be written to {folder} on its own.")
+
+    def write_between(self, end: str | int, calls: Calls, feeds: Mapping[str, Array], folder: Path) -> Written:
+        """Write the way from the units before to ``end``, a unit or the number of an output, as a model of its own."""
+        raise RunError(f"the way to {end} from {len(calls)} parts and {list(feeds)} cannot be written to {folder}.")
 
     def close(self) -> None:  # noqa: B027 - most have nothing to give back
         """Give the memory back."""

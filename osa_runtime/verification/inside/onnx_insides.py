@@ -6,7 +6,7 @@ orthogonal attention became by inlining has no such names; it is what lies betwe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,10 @@ from onnx import TensorProto
 from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import RunError
 from osa_runtime.exporters.functions import DOMAIN
-from osa_runtime.exporters.onnx_reading import read_onnx
+from osa_runtime.exporters.onnx_reading import read_onnx, readable_errors
 from osa_runtime.exporters.onnx_tensors import input_specs
 from osa_runtime.runtime.onnx_session import EXTERNAL_DATA_FOLDER, error_text
-from osa_runtime.verification.inside.insides import Array, Core, Insides
+from osa_runtime.verification.inside.insides import Array, Calls, Core, Glue, Insides, Written
 from osa_runtime.verification.inside.onnx_slicing import GraphIndex, reads
 
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
@@ -41,7 +41,8 @@ class OnnxInsides(Insides):
 
     def __init__(self, path: Path, calls: Sequence[Mapping[str, Any]] = (), threads: int | None = None) -> None:
         self._folder, self._threads = path.parent, threads
-        self._index = GraphIndex(read_onnx(path))
+        with readable_errors(path):
+            self._index = GraphIndex(read_onnx(path))
         self._specs = input_specs(self._index.model)
         present = set(self._index.maker) | set(self._index.inputs)
         self._calls = _labelled(
@@ -58,27 +59,89 @@ class OnnxInsides(Insides):
         values = self._run({}, feeds, [self._boundaries[unit].out for unit in units])
         return dict(zip(units, values, strict=True))
 
-    def call(self, unit: str, inputs: Sequence[Array]) -> Array:
-        at = self._boundaries[unit]
+    def inputs_of(self, units: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
+        names = {unit: self._boundaries[unit].x for unit in units}
+        made = [name for name in dict.fromkeys(names.values()) if name not in self._index.inputs]
+        values = dict(zip(made, self._run({}, feeds, made), strict=True)) if made else {}
+        return {unit: values[name] if name in values else feeds[name] for unit, name in names.items()}
+
+    def call(self, unit: str, inputs: Sequence[Array], feeds: Mapping[str, Array] | None = None) -> Array:
+        known, rest = self._known(unit, inputs, feeds)
+        return self._run(known, rest, [self._boundaries[unit].out])[0]
+
+    def _known(
+        self, unit: str, inputs: Sequence[Array], feeds: Mapping[str, Array] | None
+    ) -> tuple[dict[str, Array], Mapping[str, Array]]:
+        """The values at the boundary of a unit, and those of the graph's inputs."""
+        at, rest = self._boundaries[unit], feeds or self._placeholders(inputs[0])
         known = {at.x: inputs[0]}
-        if at.mask is not None:
-            if len(inputs) < 2:
-                raise RunError(f"{unit} takes a mask ({at.mask}), but none was given.")
-            known[at.mask] = inputs[1]
-        return self._run(known, self._placeholders(inputs[0]), [at.out])[0]
+        if at.mask is None:
+            return known, rest
+        if len(inputs) < 2:
+            raise RunError(f"{unit} takes a mask ({at.mask}), but none was given.")
+        if at.mask in self._index.inputs:
+            return known | {at.mask: inputs[1]}, rest
+        shape = self._run({}, rest, [at.mask])[0].shape
+        if np.prod(shape) != inputs[1].size:
+            raise RunError(f"{unit} takes a mask of the shape {shape} ({at.mask}), expected {inputs[1].shape}.")
+        return known | {at.mask: inputs[1].reshape(shape)}, rest
+
+    def between(self, calls: Calls, feeds: Mapping[str, Array]) -> Glue:
+        outputs = [value.name for value in self._index.model.graph.output]
+        at = {unit: self._boundaries[unit] for unit in calls}
+        masks = {unit: boundary.mask for unit, boundary in at.items() if boundary.mask is not None}
+        wanted = list(dict.fromkeys([*(boundary.x for boundary in at.values()), *masks.values(), *outputs]))
+        session = self._start(self._index.glue(self._cuts(calls), wanted))
+        values = dict(zip(wanted, self._answers(session, self._given(calls) | dict(feeds), None), strict=True))
+        inputs = {unit: values[boundary.x] for unit, boundary in at.items()}
+        found = {unit: values[mask] for unit, mask in masks.items()}
+        return Glue(inputs, tuple(values[name] for name in outputs), found)
+
+    def _cuts(self, calls: Calls) -> dict[str, bool]:
+        """The values at which the units are cut out; True for those that a unit makes."""
+        at = [self._boundaries[unit] for unit in calls]
+        taken = {boundary.x: False for boundary in at if boundary.x not in self._index.inputs}
+        return taken | {boundary.out: True for boundary in at}
+
+    def _given(self, calls: Calls) -> dict[str, Array]:
+        taken = {f"given/{self._boundaries[unit].x}": inputs[0] for unit, (inputs, _) in calls.items()}
+        return taken | {f"given/{self._boundaries[unit].out}": out for unit, (_, out) in calls.items()}
 
     def overflow(self, unit: str, inputs: Sequence[Array]) -> str | None:
         """ONNX Runtime's CPU provider computes half precision in float32; values that are asked for are rounded."""
-        at = self._boundaries[unit]
-        known = dict(zip((name for name in (at.x, at.mask) if name is not None), inputs, strict=False))
-        makers = sorted(self._index.between(set(known), [at.out]))
+        known, rest = self._known(unit, inputs, None)
+        for name, value in self._overflows(known, rest, self._boundaries[unit].out):
+            broken = int(np.count_nonzero(~np.isfinite(value)))
+            return f"{name} is beyond the range of fp16: {broken} of {value.size} values are NaN or Inf"
+        return None
+
+    def _overflows(
+        self, known: Mapping[str, Array], feeds: Mapping[str, Array], out: str
+    ) -> Iterator[tuple[str, Array]]:
+        """The values that are made of finite ones and are not finite."""
+        makers = sorted(self._index.between(set(known), [out]))
         names = [name for i in makers for name in self._index.nodes[i].output]
         halves = [name for name in names if self._index.types.get(name) == TensorProto.FLOAT16]
-        for name, value in zip(halves, self._run(known, self._placeholders(inputs[0]), halves), strict=True):
-            broken = int(np.count_nonzero(~np.isfinite(value)))
-            if broken:
-                return f"{name} is beyond the range of fp16: {broken} of {value.size} values are NaN or Inf"
-        return None
+        for name, value in zip(halves, self._run(known, feeds, halves), strict=True):
+            odd = value[~np.isfinite(value)]
+            if odd.size and not self._masks_scores(name, odd) and self._reads_numbers(name, known, feeds):
+                yield name, value
+
+    def _masks_scores(self, name: str, odd: Array) -> bool:
+        """-Inf before a softmax is how a token gets no weight."""
+        readers = [node.op_type for node in self._index.nodes if name in node.input]
+        return bool((odd == -np.inf).all()) and set(readers) == {"Softmax"}
+
+    def _reads_numbers(self, name: str, known: Mapping[str, Array], feeds: Mapping[str, Array]) -> bool:
+        """Whether all that a value is made of is finite: what is not was made before, or on purpose."""
+        read = set(reads(self._index.nodes[self._index.maker[name]]))
+        floats = [one for one in read if self._index.types.get(one) in FLOATS]
+        weights = [self._index.weights[one] for one in floats if one in self._index.weights]
+        arrays = [onnx.numpy_helper.to_array(weight, str(self._folder)) for weight in weights]
+        arrays += [known[one] for one in floats if one in known]
+        made = [one for one in floats if one not in known and one not in self._index.weights]
+        arrays += self._run(known, feeds, made) if made else []
+        return all(bool(np.isfinite(array).all()) for array in arrays)
 
     def cores_of(self, attentions: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Core]:
         wanted = [self._named(self._calls[name]) for name in attentions]
@@ -105,14 +168,29 @@ class OnnxInsides(Insides):
             known[call["scale"]] = core.scale
         return self._run(known, {}, [call["out"]])[0]
 
-    def write_unit(self, unit: str, inputs: Sequence[Array], folder: Path) -> tuple[str, dict[str, Array]]:
+    def write_unit(
+        self,
+        unit: str,
+        inputs: Sequence[Array],
+        folder: Path,
+        feeds: Mapping[str, Array] | None = None,
+    ) -> Written:
         at = self._boundaries[unit]
-        known = [name for name in (at.x, at.mask) if name is not None]
-        model = self._index.slice(known, [at.out])
+        known, rest = self._known(unit, inputs, feeds)
+        values = dict(rest) | known
+        # Half precision may overflow inside and not show it: reproduce.py looks at these values, too.
+        halves = self._index.types.get(at.out) == TensorProto.FLOAT16
+        inside = [name for name, _ in self._overflows(known, rest, at.out) if name != at.out] if halves else []
+        return self._write(self._index.slice(list(known), [at.out, *inside]), values, folder)
+
+    def write_between(self, end: str | int, calls: Calls, feeds: Mapping[str, Array], folder: Path) -> Written:
+        wanted = self._index.model.graph.output[end].name if isinstance(end, int) else self._boundaries[end].x
+        return self._write(self._index.glue(self._cuts(calls), [wanted]), self._given(calls) | dict(feeds), folder)
+
+    def _write(self, model: onnx.ModelProto, values: Mapping[str, Array], folder: Path) -> Written:
         onnx.external_data_helper.load_external_data_for_model(model, str(self._folder))
         onnx.save(model, folder / "unit.onnx")
-        values = self._placeholders(inputs[0]) | dict(zip(known, inputs, strict=False))
-        return "unit.onnx", {value.name: values[value.name] for value in model.graph.input}
+        return Written("unit.onnx", {value.name: values[value.name] for value in model.graph.input})
 
     def close(self) -> None:
         self._latest = None
@@ -137,12 +215,15 @@ class OnnxInsides(Insides):
         return {spec.name: _zeros(spec, sizes) for spec in self._specs}
 
     def _run(self, known: Mapping[str, Array], feeds: Mapping[str, Array], wanted: Sequence[str]) -> list[Array]:
-        session = self._session(tuple(known), tuple(wanted))
+        return self._answers(self._session(tuple(known), tuple(wanted)), dict(feeds) | dict(known), list(wanted))
+
+    def _answers(self, session: Any, values: Mapping[str, Array], wanted: list[str] | None) -> list[Array]:
         needed = [value.name for value in session.get_inputs()]
         try:
-            return list(session.run(list(wanted), {name: known.get(name, feeds.get(name)) for name in needed}))
+            return list(session.run(wanted, {name: values.get(name) for name in needed}))
         except Exception as error:
-            raise RunError(f"ONNX Runtime failed in a part of the model ({wanted[0]}): {error_text(error)}") from error
+            where = (wanted or [value.name for value in session.get_outputs()])[0]
+            raise RunError(f"ONNX Runtime failed in a part of the model ({where}): {error_text(error)}") from error
 
     def _session(self, known: tuple[str, ...], wanted: tuple[str, ...]) -> Any:
         """One session is kept: the same part is often run several times in a row."""
@@ -199,13 +280,25 @@ def _boundaries(index: GraphIndex, calls: Mapping[str, Mapping[str, Any]]) -> di
         for position in index.between(set(call["inputs"]), [call["output"]]):
             owner[position] = call["name"]
     found: dict[str, tuple[int, Boundary]] = {}
+    nobodys = sum(1 << i for i, name in enumerate(owner) if not name)
+    before, behind = index.reach()
     for path in dict.fromkeys(prefix for name in owner for prefix in _prefixes(name)):
         inside = {i for i, name in enumerate(owner) if name == path or name.startswith(f"{path}.")}
+        # A node without a module's name on the way from one node of the module to another is part of it.
+        enclosed = nobodys & _union(before, inside) & _union(behind, inside)
+        inside |= {i for i in range(len(owner)) if enclosed >> i & 1}
         boundary = _boundary(index, inside)
         if boundary is not None:
             found[path] = (max(inside), boundary)
     ordered = sorted(found.items(), key=lambda item: (item[1][0], -len(item[0])))
     return {path: boundary for path, (_, boundary) in ordered}
+
+
+def _union(sets: Sequence[int], members: Iterable[int]) -> int:
+    found = 0
+    for member in members:
+        found |= sets[member]
+    return found
 
 
 def _prefixes(path: str) -> list[str]:
@@ -217,10 +310,12 @@ def _boundary(index: GraphIndex, inside: set[int]) -> Boundary | None:
     made = {name for i in inside for name in index.nodes[i].output}
     read_outside = {name for i, node in enumerate(index.nodes) if i not in inside for name in reads(node)}
     read_outside |= {value.name for value in index.model.graph.output}
-    read = {name for i in inside for name in reads(index.nodes[i])} - made - set(index.weights)
+    read = {name for i in inside for name in reads(index.nodes[i])} - made - index.constants
     out = [name for name in made & read_outside if index.types.get(name) in FLOATS]
     tensors = [name for name in read if index.types.get(name) in FLOATS]
-    masks = _mask_inputs(index, read)
+    if any(index.nodes[i].op_type == "If" and index.nodes[i].input[0] in read for i in inside):
+        return None  # a choice that is made elsewhere is neither its tensor nor its mask
+    masks = _masks(index, read)
     if not tensors:  # an embedding of token ids
         tensors = [name for name in read if name in index.inputs and index.types.get(name) != TensorProto.BOOL]
     if len(out) != 1 or len(tensors) != 1 or masks is None or len(masks) > 1:
@@ -228,9 +323,11 @@ def _boundary(index: GraphIndex, inside: set[int]) -> Boundary | None:
     return Boundary(tensors[0], next(iter(masks), None), out[0])
 
 
-def _mask_inputs(index: GraphIndex, read: set[str]) -> set[str] | None:
-    """The inputs of the graph that the booleans come from which a unit reads; None where they come from elsewhere."""
+def _masks(index: GraphIndex, read: set[str]) -> set[str] | None:
+    """The boolean that a unit reads; of several, the inputs that they come from, and None where that is not all."""
     booleans = [name for name in read if index.types.get(name) == TensorProto.BOOL]
+    if len(booleans) == 1:
+        return set(booleans)
     makers = index.between(set(), booleans)
     sources = {name for i in makers for name in reads(index.nodes[i])} | set(booleans)
     inputs = {name for name in sources if name in index.inputs}

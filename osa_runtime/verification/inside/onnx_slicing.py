@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import onnx
 from onnx import TensorProto, helper
@@ -20,6 +20,7 @@ class GraphIndex:
         self.inputs = [value.name for value in model.graph.input if value.name not in self.weights]
         self.maker = {name: index for index, node in enumerate(self.nodes) for name in node.output if name}
         self.types = _value_types(model)
+        self.constants = self._constants()
 
     def between(self, known: Collection[str], wanted: Sequence[str]) -> set[int]:
         """The nodes that are needed for ``wanted`` when ``known`` is given."""
@@ -31,6 +32,26 @@ class GraphIndex:
                 found.add(index)
                 waiting += [name for name in reads(self.nodes[index]) if name not in known]
         return found
+
+    def _constants(self) -> set[str]:
+        """The weights, and what is worked out from nothing else."""
+        found = set(self.weights)
+        for node in self.nodes:
+            if all(name in found for name in reads(node)):
+                found.update(node.output)
+        return found
+
+    def reach(self) -> tuple[list[int], list[int]]:
+        """For each node the nodes before it and those behind it, as sets of bits."""
+        before, behind = [0] * len(self.nodes), [0] * len(self.nodes)
+        sources = [{self.maker[name] for name in reads(node) if name in self.maker} for node in self.nodes]
+        for index, found in enumerate(sources):
+            for source in found:
+                before[index] |= before[source] | 1 << source
+        for index in range(len(self.nodes) - 1, -1, -1):
+            for source in sources[index]:
+                behind[source] |= behind[index] | 1 << index
+        return before, behind
 
     def slice(self, known: Sequence[str], wanted: Sequence[str]) -> onnx.ModelProto:
         """A model from ``known`` values (and those inputs of the graph that it still needs) to ``wanted`` ones."""
@@ -45,10 +66,36 @@ class GraphIndex:
             [self.value_info(name) for name in wanted],
             [tensor for name, tensor in self.weights.items() if name in read and name not in known],
         )
-        sliced = onnx.ModelProto(ir_version=self.model.ir_version, producer_name="osa-runtime", graph=graph)
-        sliced.opset_import.extend(self.model.opset_import)
-        sliced.functions.extend(self.model.functions)
-        return sliced
+        return self._model(graph)
+
+    def glue(self, cuts: Mapping[str, bool], wanted: Sequence[str]) -> onnx.ModelProto:
+        """A model from the inputs of the graph and the values at ``cuts`` to ``wanted`` ones.
+
+        What reads a cut reads the input ``given/NAME`` in its place. A wanted value may be a cut: it is worked out,
+        too, unless the cut says (by True) that a unit makes it. The outputs are in the order of ``wanted``.
+        """
+        made = [name for name in wanted if name in self.maker and not cuts.get(name)]
+        makers = {self.maker[name] for name in made}
+        makers |= self.between(cuts, [name for i in makers for name in reads(self.nodes[i]) if name not in cuts])
+        given = {name: f"given/{name}" for name in cuts}
+        nodes = [_renamed(self.nodes[index], given) for index in sorted(makers)]
+        passed_on = {name: f"same/{name}" for name in wanted if name not in made}
+        nodes += [helper.make_node("Identity", [given.get(old, old)], [new]) for old, new in passed_on.items()]
+        read = {name for node in nodes for name in reads(node)}
+        inputs = [self._value(name, new) for name, new in given.items() if new in read]
+        inputs += [self.value_info(name) for name in self.inputs if name in read]
+        outputs = [self._value(name, passed_on.get(name, name)) for name in wanted]
+        weights = [tensor for name, tensor in self.weights.items() if name in read]
+        return self._model(helper.make_graph(nodes, "glue", inputs, outputs, weights))
+
+    def _value(self, old: str, new: str) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(new, self.types.get(old, TensorProto.FLOAT), None)
+
+    def _model(self, graph: onnx.GraphProto) -> onnx.ModelProto:
+        model = onnx.ModelProto(ir_version=self.model.ir_version, producer_name="osa-runtime", graph=graph)
+        model.opset_import.extend(self.model.opset_import)
+        model.functions.extend(self.model.functions)
+        return model
 
     def value_info(self, name: str) -> onnx.ValueInfoProto:
         """The type alone: sizes that inference guessed would only be in the way."""
@@ -67,6 +114,21 @@ def reads(node: onnx.NodeProto) -> Iterator[str]:
             for inner in graph.node:
                 yield from (name for name in reads(inner) if name not in made)
             yield from (value.name for value in graph.output if value.name not in made)
+
+
+def _renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
+    """A copy that reads other values, also inside its branches and loops."""
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    copy.input[:] = [names.get(name, name) for name in node.input]
+    for attribute in copy.attribute:
+        for graph in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
+            inner = [_renamed(part, names) for part in graph.node]
+            del graph.node[:]
+            graph.node.extend(inner)
+            for value in graph.output:
+                value.name = names.get(value.name, value.name)
+    return copy
 
 
 def _value_types(model: onnx.ModelProto) -> dict[str, int]:

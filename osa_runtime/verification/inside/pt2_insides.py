@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.fx import Node
+from torch.utils._pytree import tree_leaves
 
 from osa_runtime.artifact import MODEL_FILES
 from osa_runtime.errors import InputError
@@ -15,9 +17,9 @@ from osa_runtime.exporters.interface import Interface
 from osa_runtime.exporters.progress import Progress
 from osa_runtime.exporters.pt2_export import export_pt2
 from osa_runtime.runtime.torch_files import read_pt2
-from osa_runtime.verification.inside.insides import Array, Core, Insides
+from osa_runtime.verification.inside.insides import Array, Calls, Core, Glue, Insides, Written
 from osa_runtime.verification.inside.pt2_attention import Attention, find_attention
-from osa_runtime.verification.inside.pt2_parts import Beginning, Part
+from osa_runtime.verification.inside.pt2_parts import Beginning, Between, Part
 from osa_runtime.verification.inside.pt2_regions import Unit, find_regions, find_units
 from osa_runtime.verification.inside.torch_arrays import check_known, ordered, running, to_array, to_tensor
 
@@ -40,7 +42,12 @@ class Pt2Insides(Insides):
         values = self._run(nodes, feeds)
         return {name: values[self._units[name].out] for name in units}
 
-    def call(self, unit: str, inputs: Sequence[Array]) -> Array:
+    def inputs_of(self, units: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
+        check_known(units, self.units, self._path)
+        values = self._run({self._units[name].x for name in units}, feeds)
+        return {name: values[self._units[name].x] for name in units}
+
+    def call(self, unit: str, inputs: Sequence[Array], feeds: Mapping[str, Array] | None = None) -> Array:  # noqa: ARG002
         check_known([unit], self.units, self._path)
         found = self._checked(unit, inputs)
         return self._run_part(unit, found.inputs(), found.out, inputs)
@@ -62,15 +69,50 @@ class Pt2Insides(Insides):
         out = self._run_part(f"exp(S)·v in {attention}", found.given(), found.out, inputs)
         return _per_head(out, v.shape)
 
-    def write_unit(self, unit: str, inputs: Sequence[Array], folder: Path) -> tuple[str, dict[str, Array]]:
+    def between(self, calls: Calls, feeds: Mapping[str, Array]) -> Glue:
+        units = {name: self._units[name] for name in calls}
+        masks = {name: unit.mask for name, unit in units.items() if unit.mask is not None}
+        nodes = dict.fromkeys([*(unit.x for unit in units.values()), *masks.values(), *self._outputs()])
+        with running(self._path, "what lies between the parts"):
+            values = Between(self._whole, self._cuts(calls), list(nodes))(
+                ordered(feeds, self._input_names), self._given(calls)
+            )
+            found = dict(zip(nodes, map(to_array, values), strict=True))
+        inputs = {name: found[unit.x] for name, unit in units.items()}
+        return Glue(inputs, tuple(map(found.__getitem__, self._outputs())), {n: found[m] for n, m in masks.items()})
+
+    def write_unit(
+        self,
+        unit: str,
+        inputs: Sequence[Array],
+        folder: Path,
+        feeds: Mapping[str, Array] | None = None,  # noqa: ARG002
+    ) -> Written:
         """For inputs of these shapes."""
         check_known([unit], self.units, self._path)
         found = self._checked(unit, inputs)
         names, tensors = ("x", "mask")[: len(inputs)], tuple(map(to_tensor, inputs))
         module = Part(self._whole, found.inputs(), found.out).fixed(*tensors)
-        export_pt2(module, Interface(names, tensors, tuple({} for _ in names)), folder, Progress(None))
-        (folder / MODEL_FILES["pt2"]).rename(folder / "unit.pt2")
-        return "unit.pt2", dict(zip(names, inputs, strict=True))
+        return _write(module, dict(zip(names, inputs, strict=True)), folder)
+
+    def write_between(self, end: str | int, calls: Calls, feeds: Mapping[str, Array], folder: Path) -> Written:
+        wanted = self._outputs()[end] if isinstance(end, int) else self._units[end].x
+        glue = Between(self._whole, self._cuts(calls), [wanted])
+        given = {f"given_{i}": x.numpy() for i, x in enumerate(self._given(calls))}
+        return _write(glue.module(), {name: feeds[name] for name in self._input_names} | given, folder)
+
+    def _outputs(self) -> list[Node]:
+        return [node for node in tree_leaves(self._whole.graph.output_node().args) if isinstance(node, Node)]
+
+    def _cuts(self, calls: Calls) -> dict[Node, bool]:
+        found = [self._units[name] for name in calls]
+        taken = {unit.x: False for unit in found if unit.x.op != "placeholder"}
+        return taken | {unit.out: True for unit in found}
+
+    def _given(self, calls: Calls) -> list[Tensor]:
+        taken = {self._units[name].x: inputs[0] for name, (inputs, _) in calls.items()}
+        values = taken | {self._units[name].out: out for name, (_, out) in calls.items()}
+        return [to_tensor(values[node]) for node in self._cuts(calls)]
 
     def close(self) -> None:
         self._parts.clear()
@@ -94,6 +136,13 @@ class Pt2Insides(Insides):
             if name not in self._parts:
                 self._parts[name] = Part(self._whole, given, wanted)
             return to_array(self._parts[name](*map(to_tensor, inputs)))
+
+
+def _write(module: torch.fx.GraphModule, inputs: Mapping[str, Array], folder: Path) -> Written:
+    tensors = tuple(map(to_tensor, inputs.values()))
+    export_pt2(module, Interface(tuple(inputs), tensors, tuple({} for _ in inputs)), folder, Progress(None))
+    (folder / MODEL_FILES["pt2"]).rename(folder / "unit.pt2")
+    return Written("unit.pt2", inputs)
 
 
 def _core(attention: Attention, values: Mapping[Node, Array]) -> Core:

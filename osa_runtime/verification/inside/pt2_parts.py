@@ -38,6 +38,24 @@ class Part:
         return {node: int(_expression(node).subs(known)) for node in self._sizes}
 
 
+class Between:
+    """What lies outside some units: from the inputs of the graph and the values at ``cuts`` to ``wanted`` ones.
+
+    What reads a cut reads the tensor that is given for it. A wanted value may be a cut: it is worked out, too, unless
+    the cut says (by True) that a unit makes it.
+    """
+
+    def __init__(self, whole: GraphModule, cuts: Mapping[Node, bool], wanted: Sequence[Node]) -> None:
+        self._inputs = [node for node in whole.graph.nodes if node.op == "placeholder"]
+        self._module = _glue(whole, [*self._inputs, *cuts], cuts, wanted)
+
+    def __call__(self, feeds: Sequence[Tensor], given: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        return self._module(*feeds, *(x.clone() for x in given))  # what is given may be worked on in place
+
+    def module(self) -> GraphModule:
+        return self._module
+
+
 class Beginning:
     """The graph from its inputs up to the last of ``wanted``, with the checks on the way."""
 
@@ -94,6 +112,43 @@ def _extract(
             kept[node] = graph.call_function(torch.ops.aten.clone.default, (copies[node],))
     graph.output(kept[wanted] if isinstance(wanted, Node) else tuple(kept[node] for node in wanted))
     return GraphModule(whole, graph)  # its code drops each value after the last use
+
+
+def _glue(whole: GraphModule, inputs: Sequence[Node], cuts: Mapping[Node, bool], wanted: Sequence[Node]) -> GraphModule:
+    made = {node for node in wanted if node.op != "placeholder" and not cuts.get(node)}
+    graph = Graph()
+    read: dict[Node, Any] = {node: graph.placeholder(f"{node.name}_given") for node in inputs}
+    kept = {node: _clone(graph, read[node]) for node in wanted if node not in made}
+    for node in _leading_to(made, cuts):
+        copy = graph.node_copy(node, read.__getitem__)
+        read.setdefault(node, copy)
+        if node in made:
+            kept[node] = _clone(graph, copy)
+    graph.output(tuple(kept[node] for node in wanted))
+    return GraphModule(whole, graph)
+
+
+def _clone(graph: Graph, node: Node) -> Node:
+    """At once: a node further on may work in place."""
+    return graph.call_function(torch.ops.aten.clone.default, (node,))
+
+
+def _leading_to(made: set[Node], cuts: Mapping[Node, bool]) -> list[Node]:
+    found: set[Node] = set()
+    waiting = list(made)
+    while waiting:
+        node = waiting.pop()
+        if node not in found and node.op != "placeholder":
+            found.add(node)
+            waiting.extend(source for source in node.all_input_nodes if source not in cuts)
+            # What works on a value in place counts, although nothing may read its result.
+            waiting.extend(user for user in node.users if works_in_place(user) and user not in cuts)
+    return sorted(found)
+
+
+def works_in_place(node: Node) -> bool:
+    """Then what a value is depends on when it is read, and edges do not tell."""
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
 def _measured(given: Sequence[Node], tensors: Sequence[Tensor]) -> Mapping[Any, int]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.fx import Graph, Node
 
 from osa_runtime.verification.inside.closed_layers import is_closed
-from osa_runtime.verification.inside.pt2_parts import solvable
+from osa_runtime.verification.inside.pt2_parts import solvable, works_in_place
 
 
 @dataclass
@@ -85,14 +85,9 @@ def _children(region: Region, regions: Iterable[Region]) -> Iterator[str]:
             yield other.kind
 
 
-def _works_in_place(node: Node) -> bool:
-    """Then what a value is depends on when it is read, and edges do not tell."""
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
-
-
 def _unit(region: Region) -> Unit | None:
     # The whole model is no part of itself, and of two calls of one module neither is the module's output.
-    if not region.path or len(region.calls) != 1 or any(map(_works_in_place, region.nodes)):
+    if not region.path or len(region.calls) != 1 or any(map(works_in_place, region.nodes)):
         return None
     leaving, entering = region.leaving(), region.entering()
     masks = [node for node in entering if is_mask(node)]

@@ -31,6 +31,19 @@ class ScriptCalls:
     def graph(self, path: str, method: str = "forward") -> Graph:
         return self.modules[path]._c._get_method(method).graph
 
+    def forward(self, path: str) -> Graph | None:
+        """The graph of the module's ``forward``; None for a list of modules, which has none."""
+        return self.graph(path) if self.modules[path]._c._has_method("forward") else None
+
+    def passed_on(self, value: GraphValue, path: str, graph: Graph) -> GraphValue:
+        """The value itself, or, where a module such as an Identity only passes it on, what that was given."""
+        node = value.node()
+        if node.kind() != "prim::CallMethod" or node.s("name") != "forward":
+            return value
+        inner = self._receiver(node.inputsAt(0), path, _own(graph))
+        made = self._maker(inner) if inner is not None else None
+        return self.passed_on(node.inputsAt(made), path, graph) if isinstance(made, int) else value
+
     def _finished(self, path: str, method: str) -> Iterator[str]:
         if method != "forward" or not self._is_closed(path):
             graph = self.graph(path, method)

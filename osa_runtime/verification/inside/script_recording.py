@@ -1,29 +1,36 @@
-"""Let a loaded TorchScript module keep what its parts give.
+"""Let a loaded TorchScript module keep what its parts take and give, and take and give other values in their place.
 
-Each part gets a list and a switch as attributes, and its own code one statement more at the end: if the switch is on,
-append the result to the list. So the values are those of the artifact's own run, whatever its control flow.
-Modules of one class share their code; lists and switches belong to each.
+Each part gets lists and switches as attributes, and the code that calls it a statement more before and behind the call:
+if the switch is on, append the value to the list; if another value is given, go on with that one. So the values are
+those of the artifact's own run, whatever its control flow. Modules of one class share their code; lists and switches
+belong to each.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from osa_runtime.errors import RunError
-from osa_runtime.verification.inside.script_calls import Graph, GraphNode, GraphValue
+from osa_runtime.verification.inside.script_calls import Graph, GraphNode, GraphValue, ScriptCalls
 
-OUTPUT, CORE = "verification_output", "verification_core"
+INPUT, OUTPUT, CORE = "verification_input", "verification_output", "verification_core"
 
 # Copies, since code further on may work in place.
 STATEMENTS = """
-def verification_output(wanted: bool, kept: List[Tensor], out: Tensor):
+def verification_cut(wanted: bool, kept: List[Tensor], given: List[Tensor], value: Tensor,
+                     mask: Optional[Tensor]) -> Tensor:
     if wanted:
-        kept.append(out.clone())
+        kept.append(value.clone())
+        if mask is not None:
+            kept.append(mask.clone())
+    if len(given) > 0:
+        return given[0].clone()
+    return value
 
 def verification_core(wanted: bool, kept: List[Tensor], q: Tensor, k: Tensor, v: Tensor, scale: Tensor,
                       mask: Optional[Tensor], out: Tensor):
@@ -35,56 +42,100 @@ def verification_core(wanted: bool, kept: List[Tensor], q: Tensor, k: Tensor, v:
 
 
 class Recorder:
-    """Writes into the graphs of the parts of a module, which must not have run before."""
+    """Writes into the graphs of a module, which must not have run before."""
 
-    def __init__(self, whole: torch.jit.ScriptModule) -> None:
+    def __init__(self, calls: ScriptCalls) -> None:
         self._statements = torch.jit.CompilationUnit(STATEMENTS)
-        self._parts = [part for _, part in whole.named_modules()]
-        self._done: set[tuple[str, str]] = set()
+        self._calls, self._parts = calls, list(calls.modules.values())
+        self._known: set[tuple[str, str]] = set()
+        self._seen: set[str] = set()
 
-    def add_output(self, part: Any) -> None:
-        graph = self._open(part, OUTPUT)
-        if graph is not None:
-            self._write(graph, graph.return_node(), OUTPUT, list(graph.outputs()))
+    def add_cuts(self, units: Sequence[str]) -> None:
+        """Around every call of these units, wherever it is."""
+        kinds = {_type_name(self._calls.modules[name]) for name in units}
+        for path in self._calls.modules:
+            graph = self._calls.forward(path)
+            if graph is None or _type_name(self._calls.modules[path]) in self._seen:
+                continue
+            self._seen.add(_type_name(self._calls.modules[path]))
+            for call in graph.findAllNodes("prim::CallMethod", recurse=True):
+                if call.s("name") == "forward" and call.inputsAt(0).type().qualified_name() in kinds:
+                    self._cut(graph, call, path)
+
+    def _cut(self, graph: Graph, call: GraphNode, path: str) -> None:
+        receiver = call.inputsAt(0)
+        self._register(receiver.type().qualified_name(), INPUT)
+        self._register(receiver.type().qualified_name(), OUTPUT)
+        x = self._calls.passed_on(call.inputsAt(1), path, graph)
+        graph.setInsertPoint(call)
+        inputs = list(call.inputs())
+        taken = self._insert_cut(graph, receiver, INPUT, x, inputs[2] if len(inputs) > 2 else None)
+        call.replaceInput(1, taken)
+        # Also what reads the same value later, such as a residual sum.
+        x.replaceAllUsesAfterNodeWith(call, taken)
+        out, following = call.output(), graph.create("prim::Constant", 1)
+        following.insertAfter(call)
+        graph.setInsertPoint(following)
+        given = self._insert_cut(graph, receiver, OUTPUT, out)
+        out.replaceAllUsesAfterNodeWith(following, given)
+        following.destroy()
+
+    def _insert_cut(
+        self, graph: Graph, receiver: GraphValue, what: str, value: GraphValue, mask: GraphValue | None = None
+    ) -> GraphValue:
+        arguments = [_attribute(graph, receiver, name, kind) for name, kind in _attributes(what)]
+        beside = graph.insertConstant(None) if mask is None else mask
+        return graph.insertGraph(self._statements.verification_cut.graph, [*arguments, value, beside])[0]
 
     def add_core(self, part: Any) -> None:
-        graph = self._open(part, CORE)
-        if graph is not None:
-            call = attention_call(graph)
-            assert call is not None, "only layers that hold the call have a core"
-            arguments = list(call.inputs())[1:6]
-            self._write(graph, graph.return_node(), CORE, [*arguments, call.output()])
+        if (_type_name(part), CORE) in self._known:
+            return  # another part shares the code
+        self._register(_type_name(part), CORE)
+        graph = part._c._get_method("forward").graph
+        call = attention_call(graph)
+        assert call is not None, "only layers that hold the call have a core"
+        graph.setInsertPoint(graph.return_node())
+        own = next(iter(graph.inputs()))
+        arguments = [_attribute(graph, own, name, kind) for name, kind in _attributes(CORE)[:2]]
+        values = [*list(call.inputs())[1:6], call.output()]
+        graph.insertGraph(self._statements.verification_core.graph, [*arguments, *values])
 
-    def _open(self, part: Any, what: str) -> Graph | None:
-        """The graph of the part, unless it has the statement already because another part shares it."""
-        if (_type_name(part), what) in self._done:
-            return None
-        self._done.add((_type_name(part), what))
-        # Every part that runs this code must have what the code reads, or torch reads memory that is not there.
-        for other in self._parts:
-            if _type_name(other) == _type_name(part):
-                other._c._register_attribute(what, torch._C.ListType(torch._C.TensorType.get()), [])
-                other._c._register_attribute(_switch(what), torch._C.BoolType.get(), False)
-        return part._c._get_method("forward").graph
-
-    def _write(self, graph: Graph, before: GraphNode, what: str, values: Sequence[GraphValue]) -> None:
-        graph.setInsertPoint(before)
-        wanted = _attribute(graph, _switch(what), torch._C.BoolType.get())
-        kept = _attribute(graph, what, torch._C.ListType(torch._C.TensorType.get()))
-        graph.insertGraph(getattr(self._statements, what).graph, [wanted, kept, *values])
+    def _register(self, kind: str, what: str) -> None:
+        """Every part that runs the code must have what the code reads, or torch reads memory that is not there."""
+        if (kind, what) in self._known:
+            return
+        self._known.add((kind, what))
+        for part in self._parts:
+            if _type_name(part) == kind:
+                for name, type_ in _attributes(what):
+                    part._c._register_attribute(name, type_, False if name.endswith("wanted") else [])
 
 
 @contextlib.contextmanager
 def recording(parts: Sequence[Any], what: str) -> Iterator[None]:
-    """While active, these parts keep what they give; read it with ``recorded`` before it ends."""
+    """While active, these parts keep what they take or give; read it with ``recorded`` before it ends."""
     try:
         for part in parts:
-            part._c.setattr(_switch(what), True)
+            part._c.setattr(f"{what}_wanted", True)
         yield
     finally:
         for part in parts:
-            part._c.setattr(_switch(what), False)
+            part._c.setattr(f"{what}_wanted", False)
             part._c.setattr(what, [])
+
+
+@contextlib.contextmanager
+def replacing(values: Mapping[Any, tuple[Tensor, Tensor]]) -> Iterator[None]:
+    """While active, each part takes the first and gives the second of its tensors."""
+    try:
+        for part, (x, out) in values.items():
+            part._c.setattr(f"{INPUT}_given", [x])
+            part._c.setattr(f"{OUTPUT}_given", [out])
+        yield
+    finally:
+        for part in values:
+            for what in (INPUT, OUTPUT):
+                part._c.setattr(f"{what}_given", [])
 
 
 def recorded(part: Any, name: str, what: str, counts: Sequence[int] = (1,)) -> list[Tensor]:
@@ -111,12 +162,14 @@ def _type_name(part: Any) -> str:
     return part._c._type().qualified_name()
 
 
-def _switch(what: str) -> str:
-    return f"{what}_wanted"
+def _attributes(what: str) -> list[tuple[str, Any]]:
+    tensors = torch._C.ListType(torch._C.TensorType.get())
+    found = [(f"{what}_wanted", torch._C.BoolType.get()), (what, tensors)]
+    return found if what == CORE else [*found, (f"{what}_given", tensors)]
 
 
-def _attribute(graph: Graph, name: str, kind: Any) -> GraphValue:
-    node = graph.create("prim::GetAttr", [next(iter(graph.inputs()))], 1)
+def _attribute(graph: Graph, owner: GraphValue, name: str, kind: Any) -> GraphValue:
+    node = graph.create("prim::GetAttr", [owner], 1)
     node.s_("name", name)
     graph.insertNode(node)
     node.output().setType(kind)

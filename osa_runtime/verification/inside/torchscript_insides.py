@@ -10,10 +10,19 @@ import torch
 
 from osa_runtime.exporters.quiet import quiet
 from osa_runtime.runtime.torch_files import read_torchscript
-from osa_runtime.verification.inside.insides import Array, Core, Insides
+from osa_runtime.verification.inside.insides import Array, Calls, Core, Glue, Insides, Written
 from osa_runtime.verification.inside.script_attend import attend_function
 from osa_runtime.verification.inside.script_calls import ScriptCalls
-from osa_runtime.verification.inside.script_recording import CORE, OUTPUT, Recorder, attention_call, recorded, recording
+from osa_runtime.verification.inside.script_recording import (
+    CORE,
+    INPUT,
+    OUTPUT,
+    Recorder,
+    attention_call,
+    recorded,
+    recording,
+    replacing,
+)
 from osa_runtime.verification.inside.torch_arrays import check_known, ordered, running, to_array, to_tensor
 
 
@@ -27,23 +36,40 @@ class TorchScriptInsides(Insides):
         self._parts: dict[str, Any] = {name: calls.modules[name] for name in self.units}
         # Before the code changes, and before anything runs.
         self._attend = {name: attend_function(self._parts[name]) for name in self.attentions}
-        recorder = Recorder(self._module)
+        recorder = Recorder(calls)
         for name in self.attentions:
             recorder.add_core(self._parts[name])
-        for name in self.units:
-            recorder.add_output(self._parts[name])
+        recorder.add_cuts(self.units)
 
     def outputs_of(self, units: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
+        return self._values(OUTPUT, units, feeds)
+
+    def inputs_of(self, units: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
+        return self._values(INPUT, units, feeds)
+
+    def _values(self, what: str, units: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
         check_known(units, self.units, self._path)
         parts = [self._parts[name] for name in units]
-        with running(self._path, "the whole"), recording(parts, OUTPUT):
+        with running(self._path, "the whole"), recording(parts, what):
             self._module(*ordered(feeds, self._input_names))
-            return {name: to_array(recorded(self._parts[name], name, OUTPUT)[0]) for name in units}
+            return {name: to_array(recorded(self._parts[name], name, what, (1, 2))[0]) for name in units}
 
-    def call(self, unit: str, inputs: Sequence[Array]) -> Array:
+    def call(self, unit: str, inputs: Sequence[Array], feeds: Mapping[str, Array] | None = None) -> Array:  # noqa: ARG002
         check_known([unit], self.units, self._path)
         with running(self._path, unit):
             return to_array(self._parts[unit](*map(to_tensor, inputs)))
+
+    def between(self, calls: Calls, feeds: Mapping[str, Array]) -> Glue:
+        parts = [self._parts[name] for name in calls]
+        with running(self._path, "what lies between the parts"), recording(parts, INPUT), replacing(self._given(calls)):
+            found = self._module(*ordered(feeds, self._input_names))
+            taken = {name: list(map(to_array, recorded(self._parts[name], name, INPUT, (1, 2)))) for name in calls}
+        outputs = (found,) if isinstance(found, torch.Tensor) else tuple(found)
+        masks = {name: values[1] for name, values in taken.items() if len(values) > 1}
+        return Glue({name: values[0] for name, values in taken.items()}, tuple(map(to_array, outputs)), masks)
+
+    def _given(self, calls: Calls) -> dict[Any, tuple[torch.Tensor, torch.Tensor]]:
+        return {self._parts[name]: (to_tensor(inputs[0]), to_tensor(out)) for name, (inputs, out) in calls.items()}
 
     def cores_of(self, attentions: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Core]:
         check_known(attentions, self.attentions, self._path)
@@ -58,13 +84,27 @@ class TorchScriptInsides(Insides):
             q, k, values = map(to_tensor, (core.q, core.k, v))
             return to_array(self._attend[attention](self._parts[attention]._c, q, k, values, mask))
 
-    def write_unit(self, unit: str, inputs: Sequence[Array], folder: Path) -> tuple[str, dict[str, Array]]:
+    def write_unit(
+        self,
+        unit: str,
+        inputs: Sequence[Array],
+        folder: Path,
+        feeds: Mapping[str, Array] | None = None,  # noqa: ARG002
+    ) -> Written:
         check_known([unit], self.units, self._path)
         # Read again: the loaded code has been taught to keep what it gives.
         fresh, _ = read_torchscript(torch, self._path, "cpu")
         with running(self._path, unit), quiet():
             dict(fresh.named_modules())[unit].save(str(folder / "unit.pt"))
-        return "unit.pt", dict(zip(("x", "mask"), inputs, strict=False))
+        return Written("unit.pt", dict(zip(("x", "mask"), inputs, strict=False)))
+
+    def write_between(self, end: str | int, calls: Calls, feeds: Mapping[str, Array], folder: Path) -> Written:
+        """The whole model, in which every part gives what it should; the part at the end keeps what it is given."""
+        kept = [] if isinstance(end, int) else [self._parts[end]]
+        with running(self._path, f"the way to {end}"), quiet(), recording(kept, INPUT), replacing(self._given(calls)):
+            self._module.save(str(folder / "unit.pt"))
+        inputs = {name: feeds[name] for name in self._input_names}
+        return Written("unit.pt", inputs, end) if isinstance(end, int) else Written("unit.pt", inputs, kept_by=end)
 
     def close(self) -> None:
         self._attend.clear()

@@ -30,7 +30,7 @@ def cases_table(certificate: Certificate) -> Html:
         )
         for case, output in outputs(certificate)
     ]
-    notes = ["" if output.verdict == "pass" else output.reason for _, output in outputs(certificate)]
+    notes = [output.remark for _, output in outputs(certificate)]
     return table(columns, rows, notes)
 
 

@@ -90,7 +90,7 @@ def bisection_facts(certificate: Certificate) -> Html:
     if found is None:
         return Html("")
     facts = [("first wrong signal behind", found.cumulative or "no part"), ("on the case", found.case)]
-    if certificate.kind == "verify":
+    if certificate.kind != "compare":
         facts.insert(0, ("wrong by itself", found.alone or "no part"))
     lines = [tag("dl", *(part for name, value in facts for part in (tag("dt", name), tag("dd", tag("code", value)))))]
     if found.repro is not None and found.repro.startswith("not written"):

@@ -6,7 +6,7 @@ import shlex
 from typing import Any
 
 from osa_runtime.parity.certificate import Certificate
-from osa_runtime.parity.tolerances import HARMLESS_NORM, LOST, SHARE
+from osa_runtime.parity.tolerances import FEW, HARMLESS_NORM, LOST, SHARE
 from osa_runtime.verification.page.cards import name_of
 from osa_runtime.verification.page.markup import Html, join, number, tag
 from osa_runtime.verification.page.parties import other_name, outputs, tolerances
@@ -24,8 +24,13 @@ def rule(certificate: Certificate) -> str:
         said += (
             f" Where {other_name(certificate)} is itself beyond that, the artifact may be {SHARE:g} times as far, or"
         )
-        said += " as far as rounding explains: it is measured in float64 how much a change of the inputs is amplified;"
-        said += f" where {other_name(certificate)} is off by more than {LOST:g}, nothing can be decided."
+        said += (
+            " as far as rounding explains: it is measured how far float64 moves when weights and inputs change by as"
+        )
+        said += (
+            f" much as rounding changes them. Where that is more than {LOST:g}, no digits are left, and nothing can be"
+        )
+        said += f" decided up to {FEW:g} times of it; beyond, the output fails. Rows are judged one by one."
     return said
 
 
@@ -71,7 +76,7 @@ def _value(value: Any) -> str:
 
 def command(certificate: Certificate) -> str:
     """The command line; what the certificate cannot know stands in capitals."""
-    words = ["osa", certificate.kind, shlex.quote(name_of(certificate.subject))]
+    words = ["osa", "compare" if certificate.kind == "compare" else "verify", shlex.quote(name_of(certificate.subject))]
     reference, settings = certificate.reference, certificate.settings
     if certificate.kind == "compare":
         words.append(shlex.quote(name_of(reference or {})))
@@ -90,6 +95,7 @@ def command(certificate: Certificate) -> str:
 def _files(certificate: Certificate) -> list[str]:
     words = ["--load-inputs", "INPUTS.npz"] if certificate.settings.get("given_inputs") else []
     words += ["--load-outputs", "OUTPUTS.npz"] if certificate.settings.get("given_outputs") else []
+    words += ["--evaluate", shlex.quote(certificate.evaluation.data)] if certificate.evaluation is not None else []
     if certificate.bisection is not None:
         words += ["--bisect"] if certificate.kind == "compare" else ["--bisect", "FOLDER"]
     return words

@@ -36,10 +36,12 @@ pre { background: var(--panel); border-radius: 6px; padding: 12px 14px; overflow
 .verdict .word { font-size: 38px; font-weight: 800; letter-spacing: 0.03em; white-space: nowrap; }
 .verdict p { margin: 4px 0 0; }
 .verdict.pass { background: var(--pass-panel); border-color: var(--pass); }
+.verdict.consistent { background: var(--undecided-panel); border-color: var(--undecided); }
 .verdict.fail { background: var(--fail-panel); border-color: var(--fail); }
 .verdict.pass .word { color: var(--pass); }
+.verdict.consistent .word { color: var(--undecided); }
 .verdict.fail .word { color: var(--fail); }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(170px, 1fr)); gap: 12px; margin: 16px 0; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px; margin: 16px 0; }
 .tile { background: var(--panel); border-radius: 8px; padding: 12px 14px; }
 .tile b { display: block; font-size: 21px; line-height: 1.3; }
 .tile span { color: var(--soft); font-size: 13px; display: block; }

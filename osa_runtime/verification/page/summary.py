@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 
+from osa_runtime.parity import wording
 from osa_runtime.parity.certificate import Certificate
 from osa_runtime.verification.page.cards import name_of
 from osa_runtime.verification.page.markup import Html, folded, join, number, tag
@@ -18,20 +19,19 @@ def summary(certificate: Certificate) -> Html:
 
 
 def title(certificate: Certificate) -> str:
-    word = "comparison" if certificate.kind == "compare" else "verification"
-    return f"{_word(certificate)} · {name_of(certificate.subject)} · {word}"
-
-
-def _word(certificate: Certificate) -> str:
-    return "PASS" if certificate.passed else "FAIL"
+    word = {"compare": "comparison", "consistency": "consistency"}.get(certificate.kind, "verification")
+    return f"{wording.word(certificate)} · {name_of(certificate.subject)} · {word}"
 
 
 def _verdict(certificate: Certificate) -> Html:
-    word = _word(certificate)
-    mark = "✓" if certificate.passed else "✗"
-    about = [tag("p", _against(certificate)), tag("p", _when(certificate.created))]
+    mark = {"pass": "✓", "consistent": "≈", "fail": "✗"}[certificate.verdict]
+    proof = [tag("strong", f"{certificate.basis}: "), wording.meaning(certificate), "."]
+    about = [tag("p", _against(certificate)), tag("p", *proof), tag("p", _when(certificate.created))]
+    if certificate.signature is not None:
+        about.append(tag("p", "Signed (Ed25519) by the key ", tag("span", certificate.signature.key, class_="hash")))
     text = tag("div", tag("h1", name_of(certificate.subject)), *about)
-    return tag("header", tag("div", f"{mark} {word}", class_="word"), text, class_=f"verdict {word.lower()}")
+    big = tag("div", f"{mark} {wording.word(certificate)}", class_="word")
+    return tag("header", big, text, class_=f"verdict {certificate.verdict}")
 
 
 def _against(certificate: Certificate) -> str:
@@ -39,10 +39,11 @@ def _against(certificate: Certificate) -> str:
     if certificate.kind == "compare":
         return f"Compared with the artifact {name_of(reference or {})}"
     if reference is not None:
-        return f"Verified against the checkpoint of a {name_of(reference)}, in eager PyTorch and in float64"
+        kind = {"module": "a module,", "factory": "what a factory returned,"}.get(reference.get("kind", ""))
+        return f"Verified against {kind or 'the checkpoint of'} a {name_of(reference)}, in eager PyTorch and in float64"
     if certificate.settings.get("given_outputs"):
         return "Verified against given outputs and the definition of orthogonal attention"
-    return "Verified by itself, against the definition of orthogonal attention: no checkpoint was given"
+    return "Checked by itself, against the definition of orthogonal attention: no checkpoint was given"
 
 
 def _when(created: str) -> str:
@@ -54,7 +55,7 @@ def _when(created: str) -> str:
 
 
 def _failures(certificate: Certificate) -> Html:
-    if certificate.passed:
+    if not certificate.failed:
         return Html("")
     found = certificate.failures() or ["no case could be decided: see the reasons under Cases"]
     items = [tag("li", _message(text)) for text in found]
@@ -78,7 +79,7 @@ def _notes(certificate: Certificate) -> Html:
 
 def _tiles(certificate: Certificate) -> Html:
     tiles = [_case_tile(certificate), _error_tile(certificate), _class_tile(certificate)]
-    tiles += [_layer_tile(certificate), _unit_tile(certificate)]
+    tiles += [_layer_tile(certificate), _unit_tile(certificate), _accuracy_tile(certificate)]
     shown = [tag("div", tag("b", big), tag("span", small), class_="tile") for big, small in tiles if big]
     return tag("div", *shown, class_="tiles")
 
@@ -88,7 +89,8 @@ def _case_tile(certificate: Certificate) -> tuple[str, str]:
     if not verdicts:
         return "no case", "nothing was run"
     rest = [f"{verdicts.count(v)} {v}" for v in ("fail", "undecided") if v in verdicts]
-    return f"{verdicts.count('pass')} of {len(verdicts)}", ", ".join(["cases pass", *rest])
+    right = "cases gave finite outputs" if certificate.basis == "no reference" else "cases pass"
+    return f"{verdicts.count('pass')} of {len(verdicts)}", ", ".join([right, *rest])
 
 
 def _error_tile(certificate: Certificate) -> tuple[str, str]:
@@ -112,6 +114,13 @@ def _layer_tile(certificate: Certificate) -> tuple[str, str]:
         return "", ""
     count = len({layer.layer for layer in mine})
     return number(max(defects)), f"largest ‖AᵀA − I‖, over {count} layer{'s' if count > 1 else ''} and all cases"
+
+
+def _accuracy_tile(certificate: Certificate) -> tuple[str, str]:
+    found = certificate.evaluation
+    if found is None:
+        return "", ""
+    return f"{100 * found.accuracy.value:.2f} %", f"right, of {found.accuracy.samples} samples of {found.data}"
 
 
 def _unit_tile(certificate: Certificate) -> tuple[str, str]:

@@ -1,0 +1,48 @@
+"""The library's errors name arguments of Python, as in ``squarings=99``; a command shows them as its flags."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from typer.core import TyperCommand
+
+from osa_runtime.errors import OsaError
+
+# squarings=99, format='onxx', or the name alone in "epochs must be …" and at the beginning of "timeout is inf, …"
+ARGUMENT = re.compile(r"\b([a-z][a-z_]*)(?:=('[^']*'|\"[^\"]*\"|[^\s,;:()'\"]*[^\s,;:().'\"])|(?= must )|(?= is ))")
+
+
+class FlaggedCommand(TyperCommand):
+    """A command whose options are called as the arguments that they are passed on to."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except OsaError as error:
+            error.args = (in_flags(str(error), self.params),)
+            raise
+
+
+def in_flags(message: str, parameters: Sequence[Any]) -> str:
+    """The message with ``--squarings 99`` in place of ``squarings=99``, for the options among the parameters."""
+    options = {p.name: p for p in parameters if p.param_type_name == "option"}
+    return ARGUMENT.sub(lambda found: _flag(found, options), message)
+
+
+def _flag(found: re.Match[str], options: Mapping[str, Any]) -> str:
+    option = options.get(found[1])
+    prose = found.string.startswith(" is ", found.end()) and found.start() > 0
+    if option is None or (found[2] is None and prose):
+        return found[0]
+    if found[2] is None:
+        return _long(option.opts)
+    if option.is_flag:
+        return _long(option.secondary_opts if found[2] == "False" and option.secondary_opts else option.opts)
+    value = found[2].strip("'\"")
+    return f"{_long(option.opts)} {value if value and ' ' not in value else found[2]}"
+
+
+def _long(names: Sequence[str]) -> str:
+    return str(max(names, key=len))

@@ -1,0 +1,8 @@
+"""How accurate an artifact or a checkpoint is on labelled data. ONNX artifacts need no torch."""
+
+from __future__ import annotations
+
+from osa_runtime.evaluation.evaluating import evaluate
+from osa_runtime.parity.evaluation import Evaluation
+
+__all__ = ["Evaluation", "evaluate"]

@@ -1,0 +1,95 @@
+"""What can be evaluated: artifacts and model files of any format, and checkpoints."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from osa_runtime.artifact import MANIFEST_FILE, TensorSpec
+from osa_runtime.errors import InputError, MissingDependencyError
+from osa_runtime.pixels import Standardisation
+from osa_runtime.recognition import CHECKPOINT_FOLDER, CONFIG_FILE
+from osa_runtime.runtime.device import Where
+from osa_runtime.runtime.input_checks import Array
+from osa_runtime.runtime.session import Session, load
+
+if TYPE_CHECKING:
+    from osa_runtime.models import SkiplessEncoder, SkiplessViT
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """``run`` takes and gives arrays by name; ``standardisation`` has what is recorded for the input of a name."""
+
+    name: str
+    inputs: tuple[TensorSpec, ...]
+    run: Callable[[Mapping[str, Array]], Mapping[str, Array]]
+    standardisation: Callable[[str], Standardisation | None]
+
+    def logits(self, feeds: Mapping[str, Array], rows: int) -> Array:
+        outputs = self.run(feeds)
+        name = "logits" if "logits" in outputs else next(iter(outputs)) if len(outputs) == 1 else None
+        if name is None:
+            raise InputError(f"{self.name} gives {', '.join(outputs)}, and it is not clear which of them are logits.")
+        found = outputs[name]
+        if found.ndim != 2 or len(found) != rows or found.shape[1] < 2:
+            raise InputError(
+                f"{self.name} gives {name} of shape {found.shape} for {rows} samples; expected a number for each of at "
+                f"least two classes, ({rows}, classes)."
+            )
+        return found
+
+
+@contextlib.contextmanager
+def open_classifier(path: Path, where: Where) -> Iterator[Classifier]:
+    if path.is_dir() and not (path / MANIFEST_FILE).exists() and _holds_checkpoint(path):
+        yield _checkpoint(path, where)
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # where it runs makes no difference to an accuracy
+        session = load(path, where.device, threads=where.threads, allow_fallback=where.allow_fallback)
+    with session:
+        yield Classifier(str(path), session.inputs, session.run, _recorded(session))
+
+
+def _holds_checkpoint(path: Path) -> bool:
+    return (path / CONFIG_FILE).exists() or (path / CHECKPOINT_FOLDER / CONFIG_FILE).exists()
+
+
+def _recorded(session: Session) -> Callable[[str], Standardisation | None]:
+    manifest = session.manifest
+    return lambda name: manifest.standardisation(name) if manifest is not None else None
+
+
+def _checkpoint(path: Path, where: Where) -> Classifier:
+    try:
+        import torch
+
+        from osa_runtime.models.checkpoint import checkpoint_folder, load_checkpoint, read_standardisation
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(
+            f'{path} is a checkpoint, which needs {error.name}. Run: pip install "osa-runtime[export]", or evaluate '
+            "what was exported from it."
+        ) from error
+    if where.device != "cpu":
+        raise InputError(f"{path} is a checkpoint, which is evaluated on the cpu; leave the device {where.device} out.")
+    model, recorded = load_checkpoint(path), read_standardisation(checkpoint_folder(path))
+    inputs = _inputs(model)
+
+    def run(feeds: Mapping[str, Array]) -> dict[str, Array]:
+        with torch.inference_mode():
+            return {"logits": model(*(torch.from_numpy(feeds[spec.name]) for spec in inputs)).numpy()}
+
+    return Classifier(str(path), inputs, run, lambda _: recorded)
+
+
+def _inputs(model: SkiplessViT | SkiplessEncoder) -> tuple[TensorSpec, ...]:
+    config: Any = model.config
+    if hasattr(config, "image_size"):
+        return (TensorSpec("images", "float32", ("batch", config.channels, *config.image_size)),)
+    kind, more = ("int64", ()) if config.vocabulary is not None else ("float32", (config.features,))
+    return TensorSpec("tokens", kind, ("batch", "tokens", *more)), TensorSpec("mask", "bool", ("batch", "tokens"))

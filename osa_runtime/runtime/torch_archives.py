@@ -1,0 +1,117 @@
+"""The zip archives that torch writes, where every reader finds the same entries in them.
+
+Readers of zip files disagree about the directory (is it where the end record says, or right before it?), about entries
+of one name and about what lies between entries. A file could hold one model for a check and another one for torch.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+END, END64, LOCATOR = struct.Struct("<4s4H2LH"), struct.Struct("<4sQ2H2L4Q"), struct.Struct("<4sLQL")
+CENTRAL, LOCAL = struct.Struct("<4s6H3L5H2L"), struct.Struct("<4s5H3L2H")
+DESCRIBED, UTF8 = 0x8, 0x800  # flags: sizes follow the data; the name is UTF-8
+STORED, DEFLATED = 0, 8
+FULL16, FULL32 = 0xFFFF, 0xFFFFFFFF  # the number is in a zip64 record
+
+
+class Entry(NamedTuple):
+    name: bytes
+    flags: int
+    method: int
+    crc: int
+    packed: int
+    size: int
+    offset: int
+
+
+def refuse_ambiguous(path: Path) -> None:
+    """Raise ValueError for an archive that is not laid out in the one way that all readers understand alike."""
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            start, stop, count = _directory(content)
+            entries = list(_entries(content, start, stop))
+            _require(len(entries) == count, "its directory has another number of entries than it says")
+            _require_no_gaps(content, entries, start)
+    except struct.error as error:
+        raise ValueError(f"it is not a whole zip archive ({error}).") from error
+    twice = [name for name, times in Counter(entry.name.lower() for entry in entries).items() if times > 1]
+    _require(not twice, f"it has the entry {b''.join(twice[:1]).decode(errors='replace')} more than once")
+
+
+def _require(right: bool, wrong: str) -> None:
+    if not right:
+        raise ValueError(f"{wrong}, so it can be read in two ways.")
+
+
+def _directory(content: mmap.mmap) -> tuple[int, int, int]:
+    """Where the central directory starts and stops, and how many entries it has."""
+    stop = len(content) - END.size
+    if stop < 0 or content[stop : stop + 4] != b"PK\5\6":
+        raise ValueError("it does not end like an archive of torch.")
+    _, *disks, here, count, size, start, comment = END.unpack_from(content, stop)
+    _require(disks == [0, 0] and here == count and comment == 0, "its end record is not that of a single file")
+    if stop >= LOCATOR.size + END64.size and content[stop - LOCATOR.size : stop - LOCATOR.size + 4] == b"PK\6\7":
+        short, locator = (count, size, start), stop - LOCATOR.size
+        stop = locator - END64.size
+        _require(LOCATOR.unpack_from(content, locator) == (b"PK\6\7", 0, stop, 1), "its zip64 record is elsewhere")
+        magic, length, _, _, *disks, here, count, size, start = END64.unpack_from(content, stop)
+        _require(
+            (magic, length, disks, here) == (b"PK\6\6", 44, [0, 0], count), "its zip64 record is not as it must be"
+        )
+        pairs = zip(short, (count, size, start), (FULL16, FULL32, FULL32), strict=True)
+        _require(all(a in (b, full) for a, b, full in pairs), "its two end records disagree")
+    _require(start + size == stop, "its directory is not right before its end")
+    return start, stop, count
+
+
+def _entries(content: mmap.mmap, place: int, stop: int) -> Iterator[Entry]:
+    while place < stop:
+        fields = CENTRAL.unpack_from(content, place)
+        magic, _, _, flags, method, _, _, crc, packed, size, named, extra, comment, disk, _, _, offset = fields
+        place += CENTRAL.size
+        name = content[place : place + named]
+        place += named + extra
+        size, packed, offset = _wide([size, packed, offset], content[place - extra : place])
+        _require(magic == b"PK\1\2" and (comment, disk) == (0, 0) and b"\0" not in name, "its directory is malformed")
+        _require(flags & ~(DESCRIBED | UTF8) == 0 and method in (STORED, DEFLATED), f"{name!r} is encrypted or unusual")
+        yield Entry(name, flags, method, crc, packed, size, offset)
+    _require(place == stop, "its directory is longer than it says")
+
+
+def _wide(numbers: list[int], extra: bytes) -> list[int]:
+    """The sizes and the offset, from a zip64 field where they need one; no other field is allowed."""
+    wide = numbers.count(FULL32)
+    expected = struct.pack("<HH", 1, 8 * wide) if wide else b""
+    _require(extra[:4] == expected and len(extra) == len(expected) + 8 * wide, "its directory has unusual fields")
+    values = iter(struct.unpack_from(f"<{wide}Q", extra, 4) if wide else ())
+    return [next(values) if number == FULL32 else number for number in numbers]
+
+
+def _require_no_gaps(content: mmap.mmap, entries: list[Entry], stop: int) -> None:
+    place = 0
+    for entry in entries:
+        wrong = f"the header of {entry.name!r} is not what the directory says"
+        _require(entry.offset == place, wrong)
+        magic, _, flags, method, _, _, crc, packed, size, named, extra = LOCAL.unpack_from(content, place)
+        name = content[place + LOCAL.size : place + LOCAL.size + named]
+        _require((magic, flags, method, name) == (b"PK\3\4", entry.flags, entry.method, entry.name), wrong)
+        later = flags & DESCRIBED != 0 and (crc, packed, size) == (0, 0, 0)
+        same = crc == entry.crc and packed in (entry.packed, FULL32) and size in (entry.size, FULL32)
+        _require(later or same, wrong)
+        place += LOCAL.size + named + extra + entry.packed
+        if flags & DESCRIBED:
+            place += _descriptor_length(content, place, entry)
+    _require(place == stop, "there is something between its entries and its directory")
+
+
+def _descriptor_length(content: mmap.mmap, place: int, entry: Entry) -> int:
+    for layout in (struct.Struct("<4sL2Q"), struct.Struct("<4sL2L")):
+        if layout.unpack_from(content, place) == (b"PK\7\10", entry.crc, entry.packed, entry.size):
+            return layout.size
+    raise ValueError(f"the sizes after {entry.name!r} are not what the directory says, so it can be read in two ways.")

@@ -1,0 +1,104 @@
+"""A graph of any format, as it is compared: what its nodes say and read, and the bodies of branches and functions."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Operator = tuple[str, ...]
+
+
+class MalformedGraphError(Exception):
+    """A graph that different readers may take for different models."""
+
+
+@dataclass(frozen=True)
+class Fact:
+    """Something that a node says of itself: a digest to compare, and the text for a message."""
+
+    digest: bytes
+    text: Callable[[], str]
+
+
+@dataclass(frozen=True, eq=False)  # two nodes are the same only if they are one
+class Node:
+    """``inputs`` may hold empty names for optional inputs that are left out."""
+
+    name: str
+    operator: Operator
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+    bodies: Mapping[str, Graph] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """The name, and the operator where the name does not say it."""
+        last = self.operator[-1]
+        return self.name if last in self.name else f"{self.name} ({last})" if self.name else last
+
+    def reads(self) -> set[str]:
+        """What it needs from around it, for its bodies too."""
+        return {name for name in self.inputs if name}.union(*(body.captures() for body in self.bodies.values()))
+
+
+@dataclass(frozen=True)
+class Tensor:
+    digest: bytes
+    array: Callable[[], Array]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """``inputs`` and ``claims`` give types and shapes by the names of values; ``rest`` is anything else that counts."""
+
+    inputs: Mapping[str, bytes]
+    tensors: Mapping[str, Tensor]
+    nodes: tuple[Node, ...]
+    outputs: tuple[str, ...]
+    claims: Mapping[str, bytes] = field(default_factory=dict)
+    rest: bytes = b""
+    is_function: bool = False
+
+    def captures(self) -> set[str]:
+        own = {*self.inputs, *self.tensors}.union(*(node.outputs for node in self.nodes))
+        return set(self.outputs).union(*(node.reads() for node in self.nodes)) - own
+
+
+@dataclass(frozen=True)
+class Model:
+    """``head`` are facts of the whole model; the types of the graph's inputs and outputs are among them."""
+
+    graph: Graph
+    functions: Mapping[Operator, Graph] = field(default_factory=dict)
+    head: Mapping[str, Fact] = field(default_factory=dict)
+
+    def weights(self) -> dict[str, Array]:
+        return {name: tensor.array() for name, tensor in self.graph.tensors.items()}
+
+
+def array_tensor(array: Array) -> Tensor:
+    content = np.ascontiguousarray(array)
+    return Tensor(digest(str(array.dtype), list(array.shape), content.tobytes()), lambda: array)
+
+
+def fact(value: Any) -> Fact:
+    """Of something whose text says all of it."""
+    return Fact(digest(repr(value)), lambda: str(value)[:200])
+
+
+def digest(*parts: Any) -> bytes:
+    """Of nested lists of bytes, text and numbers, each with its length, so that no two read alike."""
+    found = hashlib.sha256()
+    for part in parts:
+        encoded = digest(*part) if isinstance(part, (list, tuple)) else part
+        if not isinstance(encoded, bytes):
+            encoded = f"{type(part).__name__} {part}".encode()
+        found.update(len(encoded).to_bytes(8, "big"))
+        found.update(encoded)
+    return found.digest()

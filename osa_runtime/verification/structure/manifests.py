@@ -1,0 +1,61 @@
+"""The manifests of two exports, field by field."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from osa_runtime.artifact import Manifest
+from osa_runtime.verification.structure.graph import Model
+from osa_runtime.verification.structure.scopes import main_scope
+
+# Hashes are checked with the files, where a model came from is a note, and versions decide what a difference means.
+ELSEWHERE = {"files", "source", "versions", "attentions"}
+# Measured on inputs of the user's, or by versions of their own.
+MEASURED = {"quantization.deviation", "quantization.calibration", "quantization.versions"}
+# What a reference says by itself, whatever exports it.
+OF_REFERENCE = {"format", "inputs", "outputs", "axes", "values", "preprocessing", "class_names", "parameters", "dtype"}
+
+
+def manifest_differences(found: Manifest, expected: Manifest, only: set[str] | None = None) -> list[str]:
+    """Names as in "preprocessing.images.mean"."""
+    mine, theirs = dataclasses.asdict(found), dataclasses.asdict(expected)
+    names = [name for name in theirs if name not in ELSEWHERE and (only is None or name in only)]
+    return [text for name in names for text in _differences(name, mine[name], theirs[name])]
+
+
+def attention_differences(found: Manifest, expected: Manifest, mine: Model, theirs: Model) -> list[str]:
+    """The calls that a manifest names, by what the names stand for in their graphs."""
+    ours, others = _calls(found, mine), _calls(expected, theirs)
+    if len(ours) != len(others):
+        return [f"manifest attentions has {len(ours)} calls, expected {len(others)}"]
+    wrong = [b["name"] for a, b in zip(ours, others, strict=True) if _plain(a) != _plain(b)]
+    return [f"manifest attentions of {name} does not name the values of that layer" for name in wrong]
+
+
+def _calls(manifest: Manifest, model: Model) -> list[dict[str, Any]]:
+    known = main_scope(model).digests
+    return [
+        call
+        | {key: known.get(call[key]) for key in ("output", "squarings") if key in call}
+        | {"inputs": [known.get(name) for name in call["inputs"]]}
+        for call in manifest.attentions
+    ]
+
+
+def _differences(where: str, found: Any, expected: Any) -> Iterator[str]:
+    if where in MEASURED:
+        return
+    if isinstance(found, dict) and isinstance(expected, dict):
+        for key in {**expected, **found}:
+            yield from _differences(f"{where}.{key}", found.get(key), expected.get(key))
+    elif _plain(found) != _plain(expected):
+        yield f"manifest {where} is {found!r}, expected {expected!r}"
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no tuples; and 1, 1.0 and True are three things."""
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return (type(value).__name__, value) if not isinstance(value, dict) else {k: _plain(v) for k, v in value.items()}

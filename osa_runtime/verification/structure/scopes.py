@@ -1,0 +1,134 @@
+"""Digests of the values of a graph that depend on what it computes, and not on its names or the order of its nodes.
+
+The digest of a value covers the node that makes it, all that the node says, the digests of all that it reads, and the
+bodies of the functions, branches and loops on the way. Two models whose outputs have the same digests, and that hold
+the same nodes and weights, are one model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from osa_runtime.verification.structure.graph import Graph, MalformedGraphError, Model, Node, Operator, digest
+
+
+@dataclass
+class Scope:
+    """A graph, or the body of a branch, a loop or a function: its names, and what they stand for."""
+
+    graph: Graph
+    functions: Functions
+    parent: Scope | None = None
+    where: str = ""  # how messages call it
+    digests: dict[str, bytes] = field(default_factory=dict)
+    makers: dict[str, tuple[Node, int]] = field(default_factory=dict)
+    nodes: list[bytes] = field(default_factory=list)
+    bodies: dict[tuple[Node, str], Scope] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        level = self.level
+        for index, (name, claim) in enumerate(self.graph.inputs.items()):
+            # The inputs of the whole model are known by their names, those of a body by their places.
+            known = name if level == 0 and not self.graph.is_function else index
+            self._define(name, digest(b"input", level, known, claim))
+        for name, tensor in self.graph.tensors.items():
+            self._define(name, tensor.digest)
+        self._add_all(self.graph.nodes)
+
+    @property
+    def level(self) -> int:
+        return 0 if self.parent is None else self.parent.level + 1
+
+    def find(self, name: str) -> Scope:
+        """The scope that a name belongs to: this one, or one around it."""
+        if name in self.digests:
+            return self
+        if self.parent is None:
+            raise MalformedGraphError(f"{name!r} is read, but nothing makes it")
+        return self.parent.find(name)
+
+    def digest(self, name: str) -> bytes:
+        return self.find(name).digests[name] if name else b""
+
+    def tensors(self) -> list[bytes]:
+        return sorted(tensor.digest for tensor in self.graph.tensors.values())
+
+    def own_digest(self) -> bytes:
+        """Of the whole graph, with what nothing reads, too: a dead node can still fail."""
+        claims = sorted(digest(self.digest(name), claim) for name, claim in self.graph.claims.items())
+        given = [self.digest(name) for name in self.graph.outputs]
+        inputs = len(self.graph.inputs)
+        return digest(b"graph", inputs, given, sorted(self.nodes), self.tensors(), claims, self.graph.rest)
+
+    def _define(self, name: str, value: bytes) -> None:
+        if self._knows(name):
+            raise MalformedGraphError(f"two things have the name {name!r}")
+        self.digests[name] = value
+
+    def _knows(self, name: str) -> bool:
+        return name in self.digests or (self.parent is not None and self.parent._knows(name))
+
+    def _add_all(self, nodes: Iterable[Node]) -> None:
+        """In whatever order they are stored."""
+        waiting = [(node, node.reads()) for node in nodes]
+        while waiting:
+            left = []
+            for node, needed in waiting:
+                if all(self._knows(name) for name in needed):
+                    self._add(node)
+                else:
+                    left.append((node, needed))
+            if len(left) == len(waiting):
+                names = sorted({name for _, needed in left for name in needed if not self._knows(name)})
+                raise MalformedGraphError(f"{', '.join(names[:3])} is read, but nothing makes it")
+            waiting = left
+
+    def _add(self, node: Node) -> None:
+        known = self._node_digest(node)
+        self.nodes.append(known)
+        for index, name in enumerate(node.outputs):
+            if name:
+                self._define(name, digest(b"value", known, index))
+                self.makers[name] = (node, index)
+
+    def _node_digest(self, node: Node) -> bytes:
+        for name, body in node.bodies.items():
+            self.bodies[node, name] = Scope(body, self.functions, None if body.is_function else self)
+        return digest(
+            b"node",
+            node.operator,
+            self.functions.digest(node.operator),
+            [self.digest(name) for name in node.inputs],
+            len(node.outputs),
+            [(name, node.facts[name].digest) for name in sorted(node.facts)],
+            [(name, self.bodies[node, name].own_digest()) for name in sorted(node.bodies)],
+        )
+
+
+@dataclass
+class Functions:
+    """The functions of a model, digested when they are first called."""
+
+    graphs: Mapping[Operator, Graph]
+    scopes: dict[Operator, Scope] = field(default_factory=dict)
+    open: set[Operator] = field(default_factory=set)
+
+    def digest(self, operator: Operator) -> bytes:
+        """Empty for an operator that is no function of the model."""
+        return self.scope(operator).own_digest() if operator in self.graphs else b""
+
+    def digests(self) -> dict[Operator, bytes]:
+        return {operator: self.digest(operator) for operator in self.graphs}
+
+    def scope(self, operator: Operator) -> Scope:
+        if operator not in self.scopes:
+            if operator in self.open:
+                raise MalformedGraphError(f"the function {operator[-1]} calls itself")
+            self.open.add(operator)
+            self.scopes[operator] = Scope(self.graphs[operator], self)
+        return self.scopes[operator]
+
+
+def main_scope(model: Model) -> Scope:
+    return Scope(model.graph, Functions(model.functions))

@@ -1,0 +1,51 @@
+"""Which cases of the wide sweep are run: the essential ones always, the others while there is time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from osa_runtime.parity.certificate import Check
+from osa_runtime.parity.feeds import Case
+from osa_runtime.parity.plan import Planned
+from osa_runtime.parity.signature import Signature
+
+SECONDS = 20.0  # for what is not essential
+
+
+def affordable(planned: Sequence[Planned], run: Callable[[Planned], None], seconds: float | None) -> int:
+    """Run the plan in its order and leave out what would take too long, by what the others took; how many those are."""
+    seconds = SECONDS if seconds is None else seconds
+    start, pace, left_out = time.monotonic(), 0.0, 0
+    for one in planned:
+        begun = time.monotonic()
+        if begun - start + pace * one.cells > seconds:
+            left_out += 1
+            continue
+        run(one)
+        # Half a second is the cost of starting, not of the size.
+        pace = max(pace, (time.monotonic() - begun - 0.5) / one.cells)
+    return left_out
+
+
+def described(signature: Signature, cases: Sequence[Case], left_out: int) -> Check:
+    """What the cases cover, in one line."""
+    parts = [f"{len(cases)} cases", *_ranges(cases), *_ids(signature, cases)]
+    if left_out:
+        parts.append(f"{left_out} more sizes were left out for time")
+    return Check("cases", True, ", ".join(parts))
+
+
+def _ranges(cases: Sequence[Case]) -> Iterator[str]:
+    for axis in dict.fromkeys(axis for case in cases for axis in case.sizes):
+        sizes = {case.sizes[axis] for case in cases if axis in case.sizes}
+        yield f"{axis} {min(sizes)} to {max(sizes)} ({len(sizes)} sizes)"
+
+
+def _ids(signature: Signature, cases: Sequence[Case]) -> Iterator[str]:
+    for name, limits in signature.values.items():
+        seen = np.unique(np.concatenate([case.feeds[name].reshape(-1) for case in cases if name in case.feeds]))
+        count, kind = limits["max"] - limits["min"] + 1, "shades" if name in signature.pixels else "ids"
+        yield f"every one of {count} {kind}" if len(seen) == count else f"{len(seen)} of {count} {kind}"

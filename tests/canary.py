@@ -1,0 +1,156 @@
+"""A server under attack, and a canary: a client that asks it valid questions all the while.
+
+The canary is a process of its own, so that the attacker's work cannot hold it up. ``Target.watched`` asserts after an
+attack that every answer was right and in time, that the server's memory has not grown and that nothing was logged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from serving_process import ServerProcess
+
+LATEST = 0.5  # seconds from question to answer
+MORE_MEMORY = 300 << 20  # bytes above those at the start
+PAUSE = 0.01  # seconds between two questions
+
+
+class Target:
+    """``server`` serves ``model``, a small image classifier; ``questions`` are what the canary has asked so far."""
+
+    def __init__(self, folder: Path, *options: str | Path, token: str = "") -> None:
+        self.model = folder.name
+        self.server = ServerProcess(folder, *options)
+        pid = self.server.process.pid
+        command = [sys.executable, __file__, self.server.http, str(folder), str(pid), token]
+        self._canary = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.questions: list[dict[str, Any]] = []
+        self._changed = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self._wait_for_question_after(time.monotonic())
+        self.memory = read_memory(pid)
+
+    def _read(self) -> None:
+        assert self._canary.stdout is not None
+        for line in self._canary.stdout:
+            with self._changed:
+                self.questions.append(json.loads(line))
+                self._changed.notify_all()
+
+    def _wait_for_question_after(self, moment: float) -> None:
+        with self._changed:
+            asked = self._changed.wait_for(lambda: self.questions and self.questions[-1]["asked"] > moment, 60)
+        assert asked, f"the canary is silent; the server's exit code is {self.server.process.poll()}"
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """What is done inside must not be felt by anyone else."""
+        before = len(self.questions)
+        logged = len(self.server.events)
+        yield
+        self._wait_for_question_after(time.monotonic())
+        asked = self.questions[max(0, before - 1) :]
+        assert [q["fault"] for q in asked if q["fault"]] == []
+        late = [q for q in asked if q["seconds"] - q["machine"] > LATEST]
+        assert late == [], f"answers later than {LATEST} s"
+        most = max(q["memory"] for q in asked)
+        assert most - self.memory < MORE_MEMORY, f"{most >> 20} MB, {self.memory >> 20} MB at the start"
+        assert self.server.process.poll() is None
+        assert self.server.noise == []
+        assert [e for e in self.server.events[logged:] if e.get("level") == "error"] == []
+
+    def __enter__(self) -> Target:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._canary.stdin is not None
+        self._canary.stdin.close()
+        self._canary.wait(30)
+        self._reader.join(30)
+        assert self._canary.stdout is not None
+        self._canary.stdout.close()
+        assert self.server.stop() == 0
+
+
+def read_memory(pid: int) -> int:
+    """Resident bytes of a process."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _held_up(*pids: int) -> float:
+    """Seconds that the main threads of processes were ready to run, and had to wait for a core."""
+    return sum(int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[1]) for pid in pids) / 1e9
+
+
+class Canary:
+    def __init__(self, address: str, folder: Path, pid: int, token: str) -> None:
+        from osa_runtime import load
+
+        self._address, self._pid = address, pid
+        self._images = np.random.default_rng(7).standard_normal((8, 1, 8, 8)).astype(np.float32)
+        session = load(folder, threads=1)
+        self._logits = [session.run({"images": self._images[i : i + 1]})["logits"] for i in range(8)]
+        self._path = f"/v2/models/{folder.name}/infer"
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._kept = http.client.HTTPConnection(address, timeout=30)
+
+    def ask(self, number: int) -> dict[str, Any]:
+        """Most questions come over one connection; every fifth is a probe over a new one."""
+        before, asked = _held_up(os.getpid(), self._pid), time.monotonic()
+        try:
+            fault = self._probe(number) if number % 5 == 0 else self._infer(number % 8, binary=number % 2 == 0)
+        except (OSError, http.client.HTTPException) as error:
+            fault = repr(error)
+        seconds = time.monotonic() - asked
+        machine = _held_up(os.getpid(), self._pid) - before
+        memory = read_memory(self._pid)
+        return {"asked": asked, "seconds": seconds, "machine": machine, "memory": memory, "fault": fault}
+
+    def _probe(self, number: int) -> str:
+        path = "/v2/health/live" if number % 2 else "/v2/health/ready"
+        with contextlib.closing(http.client.HTTPConnection(self._address, timeout=30)) as connection:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return "" if answer.status == 200 else f"{path}: {answer.status} {answer.read()!r}"
+
+    def _infer(self, number: int, *, binary: bool) -> str:
+        image = self._images[number]
+        tensor: dict[str, Any] = {"name": "images", "datatype": "FP32", "shape": [1, 1, 8, 8]}
+        extra = {"parameters": {"binary_data_size": image.nbytes}} if binary else {"data": image.ravel().tolist()}
+        body = json.dumps({"inputs": [tensor | extra]}).encode()
+        headers = self._headers | ({"Inference-Header-Content-Length": str(len(body))} if binary else {})
+        self._kept.request("POST", self._path, body + image.tobytes() if binary else body, headers)
+        answer = self._kept.getresponse()
+        content = answer.read()
+        if answer.status != 200:
+            return f"{answer.status} {content!r}"
+        given = np.array(json.loads(content)["outputs"][0]["data"])
+        return "" if np.allclose(given, self._logits[number].ravel(), rtol=1e-4, atol=1e-5) else f"wrong: {given}"
+
+
+def main(address: str, folder: str, pid: str, token: str) -> None:
+    """Ask until standard input is closed; a line of JSON for each question."""
+    canary, end = Canary(address, Path(folder), int(pid), token), threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.read(), end.set()), daemon=True).start()
+    number = 0
+    while not end.wait(PAUSE):
+        number += 1
+        sys.stdout.write(json.dumps(canary.ask(number)) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
