@@ -119,7 +119,7 @@ def bench(
         check_plot(plot)
 
     def read_data(session: Session) -> tuple[dict[str, Array], list[str]]:
-        return read_inputs(inputs or [], session.inputs, PixelOptions(manifest=session.manifest))
+        return read_inputs(inputs or [], session.interface, PixelOptions(manifest=session.manifest))
 
     request = Request(
         artifact=artifact,

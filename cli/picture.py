@@ -72,7 +72,7 @@ def _standard(
     if (mean is None) != (std is None):
         raise InputError("--mean and --std go together; give both or neither.")
     if mean is None or std is None:
-        trained = options.manifest.standardisation(name) if options.manifest else None
+        trained = options.manifest.interface.pixels.get(name) if options.manifest else None
         if trained is not None:
             return trained, "as in training"
         # A picture of one colour has no spread; dividing by its zero would make NaN of it.

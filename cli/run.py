@@ -96,7 +96,7 @@ def run(
         warnings.simplefilter("ignore", RuntimeWarning)  # the report shows the note on a fallback
         session = load(artifact, device, threads=threads, allow_fallback=allow_fallback, check_hash=check_hash)
     with session:
-        feeds, notes = read_inputs(inputs, session.inputs, PixelOptions(mean, std, session.manifest))
+        feeds, notes = read_inputs(inputs, session.interface, PixelOptions(mean, std, session.manifest))
         notes += session.calibrated.beyond(feeds)
         start = time.perf_counter()
         outputs = session.run(feeds, check_finite=not allow_nonfinite)

@@ -13,14 +13,16 @@ from osa_runtime.arrays import read_arrays
 from osa_runtime.artifact import TensorSpec
 from osa_runtime.cli.picture import PixelOptions, is_picture, read_picture
 from osa_runtime.errors import InputError
+from osa_runtime.interface import Interface
 
 Array = NDArray[Any]
 
 
 def read_inputs(
-    values: Sequence[str], specs: Sequence[TensorSpec], pixels: PixelOptions
+    values: Sequence[str], interface: Interface, pixels: PixelOptions
 ) -> tuple[dict[str, Array], list[str]]:
     """The arrays by input name, and notes on what was done to them."""
+    specs = interface.inputs
     feeds: dict[str, Array] = {}
     notes: list[str] = []
     pictures: set[str] = set()
@@ -38,8 +40,11 @@ def read_inputs(
             pictures.add(spec.name)
             _add(feeds, {spec.name: array}, value)
         else:
-            _add(feeds, _arrays(name, path, specs), value)
-    _add_mask(feeds, specs, notes)
+            _add(feeds, _arrays(name, path, interface), value)
+    real = interface.missing_mask(feeds)
+    if real is not None:
+        feeds[str(interface.mask)] = np.ones(real, bool)
+        notes.append("no mask was given: every token counts as real")
     return feeds, notes
 
 
@@ -64,7 +69,7 @@ def _image_spec(name: str | None, path: Path, specs: Sequence[TensorSpec]) -> Te
     return found[0]
 
 
-def _arrays(name: str | None, path: Path, specs: Sequence[TensorSpec]) -> dict[str, Array]:
+def _arrays(name: str | None, path: Path, interface: Interface) -> dict[str, Array]:
     content = read_arrays(path)
     if isinstance(content, Mapping):
         if name is None:
@@ -72,11 +77,11 @@ def _arrays(name: str | None, path: Path, specs: Sequence[TensorSpec]) -> dict[s
         if len(content) != 1 and name not in content:
             raise InputError(f"{path} holds {', '.join(content)}; give it without {name}=, or with one array.")
         return {name: content.get(name, next(iter(content.values())))}
-    candidates = [spec for spec in specs if not _is_mask(spec)]
+    candidates = [spec for spec in interface.inputs if spec.name != interface.mask]
     if name is None and len(candidates) != 1:
         raise InputError(
             f"--input {path} does not say which input it is; write NAME={path} with one of "
-            f"{', '.join(spec.name for spec in specs)}."
+            f"{', '.join(spec.name for spec in interface.inputs)}."
         )
     return {name or candidates[0].name: content}
 
@@ -86,19 +91,3 @@ def _add(feeds: dict[str, Array], new: Mapping[str, Array], value: str) -> None:
     if twice:
         raise InputError(f"--input {value} gives {', '.join(twice)} a second time; give each input once.")
     feeds.update(new)
-
-
-def _is_mask(spec: TensorSpec) -> bool:
-    return spec.name == "mask" and spec.dtype == "bool"
-
-
-def _add_mask(feeds: dict[str, Array], specs: Sequence[TensorSpec], notes: list[str]) -> None:
-    """Every token is real, unless told otherwise."""
-    mask = next((s for s in specs if _is_mask(s) and s.name not in feeds), None)
-    first = next((s for s in specs if s.name in feeds), None)
-    if mask is None or first is None or feeds[first.name].ndim != len(first.shape):
-        return
-    sizes = dict(zip(first.shape, feeds[first.name].shape, strict=True))
-    if all(isinstance(axis, int) or axis in sizes for axis in mask.shape):
-        feeds["mask"] = np.ones([axis if isinstance(axis, int) else sizes[axis] for axis in mask.shape], bool)
-        notes.append("no mask was given: every token counts as real")

@@ -10,15 +10,15 @@ from torch import Tensor, nn
 
 from osa_runtime.errors import ExportError, InputError
 from osa_runtime.exporters.eager import Eager, answer_of, oracle_of
-from osa_runtime.exporters.interface import Interface
+from osa_runtime.exporters.examples import Examples
 from osa_runtime.exporters.layer_norms import norms_by_layer
 from osa_runtime.exporters.runners import Array, Run, eager_runner
+from osa_runtime.interface import Interface
 from osa_runtime.parity.certificate import OutputResult
 from osa_runtime.parity.compare import Tolerance
 from osa_runtime.parity.feeds import Case
 from osa_runtime.parity.judgement import Answers, Rules, judge
 from osa_runtime.parity.sensitivity import Spread
-from osa_runtime.parity.signature import Signature
 from osa_runtime.parity.tolerances import relative_tolerance, rounding_move
 
 Axis = tuple[str, int] | None
@@ -38,27 +38,32 @@ class Exported:
         return Tolerance(relative_tolerance(self.format, self.dtype, self.depth, norm))
 
 
-def check_answers(module: nn.Module, exported: Exported, interface: Interface, outputs: tuple[str, ...]) -> None:
+def check_answers(
+    module: nn.Module, exported: Exported, examples: Examples, outputs: tuple[str, ...], batch: str | None
+) -> None:
     """Judge the example, then each dynamic axis at sizes that the capture has not seen.
 
     An axis that became static fails here and is named. ``module`` is the one that was given, in the exported type:
-    eager PyTorch, and in float64 the oracle; eager alone where it does not run in float64.
+    eager PyTorch, and in float64 the oracle; eager alone where it does not run in float64. ``batch`` is the axis of
+    rows that are judged one by one.
     """
-    _Acceptance(module, exported, interface, outputs).check()
+    _Acceptance(module, exported, examples, outputs, batch).check()
 
 
 class _Acceptance:
-    def __init__(self, module: nn.Module, exported: Exported, interface: Interface, outputs: tuple[str, ...]) -> None:
-        self.module, self.exported, self.interface, self.outputs = module, exported, interface, outputs
+    def __init__(
+        self, module: nn.Module, exported: Exported, examples: Examples, outputs: tuple[str, ...], batch: str | None
+    ) -> None:
+        self.batch = batch
+        self.module, self.exported, self.examples, self.outputs = module, exported, examples, outputs
         self.eager = eager_runner(module)
-        self.oracle = oracle_of(module, interface.names, outputs)
-        self.signature = Signature(interface.input_specs())
+        self.oracle = oracle_of(module, examples.names, outputs)
 
     def check(self) -> None:
-        for axis, inputs in [(None, self.interface.examples), *self.interface.other_sizes()]:
+        for axis, inputs in [(None, self.examples.tensors), *self.examples.other_sizes()]:
             expected = self.eager(inputs)
             if not all(np.isfinite(x).all() for x in expected):
-                raise _not_finite(self.interface, axis)
+                raise _not_finite(self.examples, axis)
             actual = _answer(self.exported.run, inputs, axis)
             if len(actual) != len(expected):
                 raise ExportError(
@@ -79,18 +84,12 @@ class _Acceptance:
         norms = self.oracle.norms if self.oracle is not None and truth is not None else self._norms(inputs)
         mine, theirs = (dict(zip(self.outputs, values, strict=True)) for values in (actual, expected))
         spread = None if self.oracle is None or truth is None else _spread(self.oracle, truth, self.exported.dtype)
-        rules = Rules(self.exported.tolerance, self.signature.batch, spread=spread)
+        rules = Rules(self.exported.tolerance, self.batch, spread=spread)
         return judge(case, Answers(mine, theirs, truth, norms), rules, self.outputs).outputs
 
     def _case(self, inputs: Sequence[Tensor]) -> Case:
-        feeds = {name: x.detach().cpu().numpy() for name, x in zip(self.interface.names, inputs, strict=True)}
-        sizes = {
-            axis: size
-            for spec in self.signature.inputs
-            for axis, size in zip(spec.shape, feeds[spec.name].shape, strict=True)
-            if isinstance(axis, str)
-        }
-        return Case("example", sizes, feeds)
+        feeds = {name: x.detach().cpu().numpy() for name, x in zip(self.examples.names, inputs, strict=True)}
+        return Case("example", Interface(self.examples.input_specs()).sizes(feeds), feeds)
 
     def _norms(self, inputs: Sequence[Tensor]) -> Array:
         return np.array([max(norms_by_layer(self.module, inputs).values(), default=0.0)])
@@ -131,9 +130,9 @@ def _at(axis: Axis) -> str:
     return "on the example inputs" if axis is None else f"with the axis '{axis[0]}' at size {axis[1]}"
 
 
-def _not_finite(interface: Interface, axis: Axis) -> InputError:
+def _not_finite(examples: Examples, axis: Axis) -> InputError:
     if axis is not None:
-        return interface.beyond(axis, "gives NaN or Inf")
+        return examples.beyond(axis, "gives NaN or Inf")
     return InputError("The module itself gives NaN or Inf on the example inputs; give an example that it can answer.")
 
 

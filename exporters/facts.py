@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import ExponentRangeError, ExportError, InputError
 from osa_runtime.exporters.blame import reason
-from osa_runtime.exporters.interface import Interface, spec
+from osa_runtime.exporters.examples import Examples, spec
 
 PACKAGES = (
     "osa-runtime",
@@ -28,15 +28,15 @@ PACKAGES = (
 )
 
 
-def describe_outputs(module: nn.Module, interface: Interface, names: Sequence[str] | None) -> tuple[TensorSpec, ...]:
+def describe_outputs(module: nn.Module, examples: Examples, names: Sequence[str] | None) -> tuple[TensorSpec, ...]:
     """Run eager; an output axis is dynamic, and named, where its size changes with a dynamic axis of the inputs."""
-    outputs = _tensors(module(*interface.examples))
+    outputs = _tensors(module(*examples.tensors))
     found = list(names) if names is not None else _default_names(len(outputs))
     if len(found) != len(outputs) or len(set(found)) != len(found):
         raise InputError(f"Expected {len(outputs)} distinct output names, got {found}.")
     axes: list[dict[int, str]] = [{} for _ in outputs]
-    for (name, size), inputs in interface.other_sizes():
-        resized = _at_size(module, interface, (name, size), inputs)
+    for (name, size), inputs in examples.other_sizes():
+        resized = _at_size(module, examples, (name, size), inputs)
         for known, before, after in zip(axes, outputs, resized, strict=True):
             for axis, (old, new) in enumerate(zip(before.shape, after.shape, strict=True)):
                 if old != new:
@@ -44,13 +44,13 @@ def describe_outputs(module: nn.Module, interface: Interface, names: Sequence[st
     return tuple(spec(name, x, known) for name, x, known in zip(found, outputs, axes, strict=True))
 
 
-def _at_size(module: nn.Module, interface: Interface, axis: tuple[str, int], inputs: Sequence[Tensor]) -> list[Tensor]:
+def _at_size(module: nn.Module, examples: Examples, axis: tuple[str, int], inputs: Sequence[Tensor]) -> list[Tensor]:
     try:
         return _tensors(module(*inputs))
     except ExponentRangeError:
         raise  # a matter of values, and says so
     except Exception as error:
-        raise interface.beyond(axis, f"fails ({reason(error)})") from error
+        raise examples.beyond(axis, f"fails ({reason(error)})") from error
 
 
 @contextlib.contextmanager
@@ -78,12 +78,12 @@ def _default_names(count: int) -> list[str]:
     return ["output"] if count == 1 else [f"output_{i}" for i in range(count)]
 
 
-def axis_ranges(interface: Interface) -> dict[str, dict[str, int]]:
+def axis_ranges(examples: Examples) -> dict[str, dict[str, int]]:
     """The smallest and the largest size of each dynamic axis, where they say something."""
     ranges: dict[str, dict[str, int]] = {}
-    for name, dim in interface.dimensions().items():
-        low, high = int(getattr(dim, "min", 0) or 0), interface.high(dim)
-        found = ({"min": low} if low > 1 else {}) | ({"max": high} if high < interface.UNBOUNDED else {})
+    for name, dim in examples.dimensions().items():
+        low, high = int(getattr(dim, "min", 0) or 0), examples.high(dim)
+        found = ({"min": low} if low > 1 else {}) | ({"max": high} if high < examples.UNBOUNDED else {})
         if found:
             ranges[name] = found
     return ranges

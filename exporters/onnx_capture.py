@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from osa_runtime.errors import ExportError
 from osa_runtime.exporters.blame import blame
+from osa_runtime.exporters.examples import Examples
 from osa_runtime.exporters.functions import DOMAIN, VERSION, FunctionChoice
-from osa_runtime.exporters.interface import Interface
 from osa_runtime.exporters.quiet import quiet
 from osa_runtime.exporters.settings import ExportSettings
 from osa_runtime.ops.interception import intercept
@@ -78,16 +78,14 @@ def _node(q: Tensor, k: Tensor, v: Tensor, scale: float | Tensor, mask: Tensor |
     return _node(flat_q, flat_k, flat_v, flat_factor, flat_mask).reshape(v.shape)
 
 
-def capture(
-    module: nn.Module, interface: Interface, settings: ExportSettings
-) -> tuple[ir.Model, FunctionChoice | None]:
+def capture(module: nn.Module, examples: Examples, settings: ExportSettings) -> tuple[ir.Model, FunctionChoice | None]:
     """The optimised graph, and the choice of functions that its attention nodes need (None without any)."""
     calls = Calls(settings)
-    model = _trace(module, interface, calls)
+    model = _trace(module, examples, calls)
     if len({choice.masked for choice in calls.choices}) == 2:
         # One definition serves all nodes, so calls without a mask get one of all real tokens.
         calls = Calls(settings, force_mask=True)
-        model = _trace(module, interface, calls)
+        model = _trace(module, examples, calls)
     return model, _common(calls.choices)
 
 
@@ -111,18 +109,18 @@ def _demand_one(name: str, values: set[str]) -> None:
         )
 
 
-def _trace(module: nn.Module, interface: Interface, calls: Calls) -> ir.Model:
+def _trace(module: nn.Module, examples: Examples, calls: Calls) -> ir.Model:
     def program() -> torch.export.ExportedProgram:
-        return torch.export.export(module, interface.examples, dynamic_shapes=interface.shapes(module))
+        return torch.export.export(module, examples.tensors, dynamic_shapes=examples.shapes(module))
 
     with intercept(calls.replacement), torch.no_grad(), quiet(), blame(module, program):
         captured = torch.onnx.export(
             module,
-            interface.examples,
+            examples.tensors,
             dynamo=True,
             opset_version=calls.settings.opset,
-            input_names=interface.names,
-            dynamic_shapes=interface.shapes(module),
+            input_names=examples.names,
+            dynamic_shapes=examples.shapes(module),
             verbose=False,
         )
     assert captured is not None

@@ -15,8 +15,8 @@ from torch import nn
 from osa_runtime.artifact import MODEL_FILES
 from osa_runtime.errors import ExportError
 from osa_runtime.exporters.calls import Call
+from osa_runtime.exporters.examples import Examples
 from osa_runtime.exporters.functions import DOMAIN, VERSION, FunctionChoice, build_functions
-from osa_runtime.exporters.interface import Interface
 from osa_runtime.exporters.onnx_capture import capture
 from osa_runtime.exporters.onnx_naming import rename
 from osa_runtime.exporters.onnx_tensors import LARGEST_SINGLE_FILE
@@ -28,7 +28,7 @@ IR_VERSION = 10
 
 def export_onnx(
     module: nn.Module,
-    interface: Interface,
+    examples: Examples,
     outputs: tuple[str, ...],
     settings: ExportSettings,
     folder: Path,
@@ -36,7 +36,7 @@ def export_onnx(
 ) -> tuple[dict[str, Any], tuple[dict[str, Any], ...]]:
     """Write ``model.onnx`` into the folder; returns the OSA settings and calls that the manifest records."""
     with progress.step("capture the graph"):
-        model, choice = capture(module, interface, settings)
+        model, choice = capture(module, examples, settings)
         model.ir_version = IR_VERSION
         # Here already: what it merges after inlining would be missing from the list of calls.
         CommonSubexpressionEliminationPass()(model)

@@ -17,16 +17,18 @@ from osa_runtime.errors import InputError
 from osa_runtime.exporters.acceptance import Exported, check_answers
 from osa_runtime.exporters.calls import traced_settings
 from osa_runtime.exporters.dynamic_axes import spelled_out
+from osa_runtime.exporters.examples import Examples, describe_examples, positional
 from osa_runtime.exporters.facts import axis_ranges, describe_outputs, squarings_named, versions
 from osa_runtime.exporters.folding import in_type, prepared
-from osa_runtime.exporters.interface import Interface, describe_interface, positional
 from osa_runtime.exporters.onnx_export import export_onnx
 from osa_runtime.exporters.progress import Listener, Progress
 from osa_runtime.exporters.pt2_export import export_pt2
 from osa_runtime.exporters.recorded import record
+from osa_runtime.exporters.roles import find_roles
 from osa_runtime.exporters.runners import artifact_runner
 from osa_runtime.exporters.settings import DEFAULT_OPSET, ExportSettings
 from osa_runtime.exporters.torchscript_export import export_torchscript
+from osa_runtime.interface import Interface
 from osa_runtime.manifest_checks import check_class_names, check_preprocessing, check_value_ranges
 from osa_runtime.nn.depth import rounding_depth
 from osa_runtime.pixels import Standardisation
@@ -81,30 +83,33 @@ def export(
         shapes = spelled_out(module, inputs, dynamic_shapes)
         _check_types(module, inputs, settings.dtype)
         ready = prepared(module, settings)
-        interface = describe_interface(ready, _in_type(inputs, settings.dtype), input_names, shapes)
-        outputs = describe_outputs(ready, interface, output_names)
+        examples = describe_examples(ready, _in_type(inputs, settings.dtype), input_names, shapes)
+        outputs = describe_outputs(ready, examples, output_names)
         with _as_input_errors():
-            check_value_ranges(value_ranges or {}, interface.input_specs())
-            check_preprocessing(preprocessing or {}, interface.input_specs())
+            check_value_ranges(value_ranges or {}, examples.input_specs())
+            check_preprocessing(preprocessing or {}, examples.input_specs())
             check_class_names(class_names or (), outputs)
+        ranges, values = axis_ranges(examples), {name: dict(limits) for name, limits in (value_ranges or {}).items()}
+        roles = find_roles(module, Interface(examples.input_specs(), outputs, ranges, values))
     names = tuple(output.name for output in outputs)
     with atomic_folder(out, replace=replace, marker=MANIFEST_FILE) as folder:
-        osa, attentions = _write(ready, interface, names, settings, folder, steps)
+        osa, attentions = _write(ready, examples, names, settings, folder, steps)
         if checked:
             with steps.step("check the answers"):
                 path = folder / MODEL_FILES[settings.format]
                 # Eager is the module as it was given: a mistake in folding must show, too.
                 eager = in_type(copy.deepcopy(module).eval(), settings)
-                run = artifact_runner(path, settings.format, interface.names)
+                run = artifact_runner(path, settings.format, examples.names)
                 written = Exported(run, settings.format, settings.dtype, rounding_depth(ready), osa.get("squarings"))
-                check_answers(eager, written, interface, names)
+                check_answers(eager, written, examples, names, roles.batch)
         manifest = Manifest(
             format=settings.format,
-            inputs=interface.input_specs(),
+            inputs=examples.input_specs(),
             outputs=outputs,
             parameters=sum(p.numel() for p in module.parameters()),
-            axes=axis_ranges(interface),
-            values={name: dict(limits) for name, limits in (value_ranges or {}).items()},
+            axes=ranges,
+            values=values,
+            roles=roles,
             preprocessing={name: pixels.as_dict() for name, pixels in (preprocessing or {}).items()},
             dtype=settings.dtype,
             depth=rounding_depth(ready),
@@ -116,7 +121,7 @@ def export(
             source=dict(source or {}),
             versions=versions(),
             class_names=tuple(class_names or ()),
-            export=record(settings, interface),
+            export=record(settings, examples),
         )
         (folder / MANIFEST_FILE).write_text(manifest.to_json(), encoding="utf-8")
     return Artifact.open(out)
@@ -124,19 +129,19 @@ def export(
 
 def _write(
     module: nn.Module,
-    interface: Interface,
+    examples: Examples,
     outputs: tuple[str, ...],
     settings: ExportSettings,
     folder: Path,
     progress: Progress,
 ) -> tuple[dict[str, Any], tuple[dict[str, Any], ...]]:
     if settings.format == "onnx":
-        return export_onnx(module, interface, outputs, settings, folder, progress)
-    osa = traced_settings(module, interface.examples, settings)
+        return export_onnx(module, examples, outputs, settings, folder, progress)
+    osa = traced_settings(module, examples.tensors, settings)
     if settings.format == "torchscript":
         export_torchscript(module, folder, progress)
     else:
-        export_pt2(module, interface, folder, progress)
+        export_pt2(module, examples, folder, progress)
     return osa, ()
 
 

@@ -9,18 +9,18 @@ from torch import nn
 
 from osa_runtime.artifact import MODEL_FILES
 from osa_runtime.exporters.blame import blame
-from osa_runtime.exporters.interface import Interface
+from osa_runtime.exporters.examples import Examples
 from osa_runtime.exporters.progress import Progress
 from osa_runtime.exporters.quiet import quiet
 
 
-def export_pt2(module: nn.Module, interface: Interface, folder: Path, progress: Progress) -> None:
+def export_pt2(module: nn.Module, examples: Examples, folder: Path, progress: Progress) -> None:
     """Write ``model.pt2``; it loads where this package is not installed."""
 
     def capture() -> torch.export.ExportedProgram:
         # Branches are compiled on the way, and their cache would pass on the sizes of an earlier export as guards.
         torch.compiler.reset()
-        return torch.export.export(module, interface.examples, dynamic_shapes=interface.shapes(module))
+        return torch.export.export(module, examples.tensors, dynamic_shapes=examples.shapes(module))
 
     with progress.step("capture the graph"), torch.no_grad(), quiet(), blame(module, capture):
         program = capture()

@@ -8,19 +8,19 @@ import torch
 from torch import Tensor
 
 from osa_runtime.artifact import Manifest
-from osa_runtime.exporters.interface import DTYPES, Interface
+from osa_runtime.exporters.examples import DTYPES, Examples
 from osa_runtime.exporters.settings import DEFAULT_OPSET, ExportSettings
 
 
-def record(settings: ExportSettings, interface: Interface) -> dict[str, Any]:
+def record(settings: ExportSettings, examples: Examples) -> dict[str, Any]:
     """What the other fields of the manifest do not say: the settings as they were asked for, and sizes of examples."""
     return {
         "form": settings.form,
         "approximant": settings.approximant,
         "squarings": settings.squarings,
         "external_data": settings.external_data,
-        "examples": {name: list(x.shape) for name, x in zip(interface.names, interface.examples, strict=True)},
-        "smallest": {name: int(getattr(dim, "min", 0)) for name, dim in interface.dimensions().items()},
+        "examples": {name: list(x.shape) for name, x in zip(examples.names, examples.tensors, strict=True)},
+        "smallest": {name: int(getattr(dim, "min", 0)) for name, dim in examples.dimensions().items()},
     }
 
 

@@ -11,29 +11,21 @@ import dataclasses
 import hashlib
 import json
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from osa_runtime.errors import ArtifactError
 from osa_runtime.external_data import external_files
+from osa_runtime.interface import Interface, Roles, TensorSpec
 from osa_runtime.manifest_checks import check_manifest
 from osa_runtime.pixels import Standardisation
+
+__all__ = ["Artifact", "Manifest", "TensorSpec"]
 
 VERSION = 1
 MANIFEST_FILE = "manifest.json"
 MODEL_FILES = {"onnx": "model.onnx", "torchscript": "model.pt", "pt2": "model.pt2"}
-
-
-@dataclass(frozen=True)
-class TensorSpec:
-    """One input or output. An axis is a number when it is fixed and a name when it is dynamic."""
-
-    name: str
-    dtype: str
-    shape: tuple[int | str, ...]
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
 @dataclass(frozen=True)
@@ -57,16 +49,17 @@ class Manifest:
     source: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     quantization: dict[str, Any] = field(default_factory=dict)  # what was stored in fewer bits, how, and from what
+    roles: Roles | None = None  # None in manifests of earlier releases, which did not look
     class_names: tuple[str, ...] = ()  # of the last axis of the logits, for models that classify
     export: dict[str, Any] = field(default_factory=dict)  # what else was asked for, so that the export can be repeated
 
     def to_json(self) -> str:
         return json.dumps({"version": VERSION} | dataclasses.asdict(self), indent=2, ensure_ascii=False) + "\n"
 
-    def standardisation(self, name: str) -> Standardisation | None:
-        """What is done to the pixels of an input before the model sees them; None where nobody said."""
-        fields = self.preprocessing.get(name)
-        return Standardisation.from_dict(fields) if fields else None
+    @cached_property
+    def interface(self) -> Interface:
+        pixels = {name: Standardisation.from_dict(fields) for name, fields in self.preprocessing.items()}
+        return Interface(self.inputs, self.outputs, self.axes, self.values, pixels, self.roles)
 
     def configuration_parameters(self) -> dict[str, str]:
         """What clients may want to know, for model configurations, whose parameters are texts."""
@@ -85,6 +78,7 @@ class Manifest:
             for key in ("inputs", "outputs"):
                 fields[key] = tuple(_spec(item) for item in _listed(fields[key], key))
             fields["attentions"] = tuple(_call(item) for item in _listed(fields.get("attentions", []), "attentions"))
+            fields["roles"] = _roles(fields.get("roles"))
             fields["class_names"] = tuple(_listed(fields.get("class_names", []), "class_names"))
             manifest = cls(**fields)
             check_manifest(manifest)
@@ -170,6 +164,10 @@ def _listed(value: Any, name: str) -> list[Any]:
 
 def _spec(item: dict[str, Any]) -> TensorSpec:
     return TensorSpec(item["name"], item["dtype"], tuple(_listed(item["shape"], "shape")))
+
+
+def _roles(item: dict[str, Any] | None) -> Roles | None:
+    return None if item is None else Roles(**item)
 
 
 def _call(item: dict[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from osa_runtime.interface import Roles, leading_axis, mask_candidates
 from osa_runtime.pixels import Standardisation
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def check_manifest(manifest: Manifest) -> None:
     for call in manifest.attentions:
         np.asarray(call.get("scale", 0.0), np.float64)  # raises ValueError for lists of different lengths
     check_value_ranges(manifest.values, manifest.inputs)
+    _check_roles(manifest.roles, manifest.inputs)
     pixels = {name: Standardisation.from_dict(fields) for name, fields in manifest.preprocessing.items()}
     check_preprocessing(pixels, manifest.inputs)
     check_class_names(manifest.class_names, manifest.outputs)
@@ -89,6 +91,17 @@ def _check_specs(kind: str, specs: Sequence[TensorSpec]) -> None:
             raise ValueError(f"axes of {spec.name} must be numbers or names, and sizes are 0 or more: {_short(spec)}")
         if spec.dtype not in TENSOR_TYPES:
             raise ValueError(f"{spec.name} has the type {spec.dtype!r}, expected {', '.join(TENSOR_TYPES)}")
+
+
+def _check_roles(roles: Roles | None, inputs: Sequence[TensorSpec]) -> None:
+    """A batch that is no leading axis, or a mask that is not boolean, would be joined or padded wrongly."""
+    if roles is None:
+        return
+    if roles.batch is not None and roles.batch != leading_axis(inputs):
+        raise ValueError(f"roles.batch is {_short(roles.batch)}, which is not the first axis of the inputs")
+    masks = [spec.name for spec in mask_candidates(inputs)]
+    if roles.mask is not None and roles.mask not in masks:
+        raise ValueError(f"roles.mask is {_short(roles.mask)}, expected one of the boolean inputs {masks}")
 
 
 def _text(value: Any) -> bool:

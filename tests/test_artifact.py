@@ -14,12 +14,11 @@ import pytest
 
 from osa_runtime.artifact import Artifact, Manifest, TensorSpec, describe_files
 from osa_runtime.errors import ArtifactError, InputError
-from osa_runtime.parity.feeds import make_feeds, sweep
-from osa_runtime.parity.signature import Signature
+from osa_runtime.parity.feeds import sweep
 from osa_runtime.parity.tolerances import relative_tolerance
-from osa_runtime.pixels import Standardisation
 from osa_runtime.runtime.calibrated_ranges import CalibratedRanges
 from osa_runtime.runtime.squarings import counted_layers
+from osa_runtime.sample_inputs import sample_inputs
 
 
 @pytest.fixture
@@ -143,12 +142,11 @@ def changed_everywhere(value: Any, odd: Any) -> Iterator[Any]:
 
 def use(manifest: Manifest) -> None:
     """As verification, the server and the command line do before they run a model."""
-    pixels = {name: Standardisation.from_dict(fields) for name, fields in manifest.preprocessing.items()}
-    signature = Signature(manifest.inputs, manifest.axes, manifest.values, pixels)
+    interface = manifest.interface
     with contextlib.suppress(InputError):  # inputs that are too large, say
-        next(iter(sweep(signature, batches=[1])))
+        next(iter(sweep(interface, batches=[1])))
         for kind in ("pixels", "strokes"):
-            make_feeds(signature, kind, {axis: signature.least(axis) for axis in signature.names}, 0)
+            sample_inputs(interface, {axis: interface.least(axis) for axis in interface.names}, kind)
     relative_tolerance(manifest.format, manifest.dtype, manifest.depth or 1, float(manifest.osa.get("largest_norm", 1)))
     for call in manifest.attentions:
         np.asarray(call.get("scale", 1.0), np.float32)

@@ -46,8 +46,7 @@ def test_white_and_black_are_those_of_the_training_images() -> None:
 def test_it_goes_from_the_checkpoint_into_the_manifest(checkpoint: Path, artifact: Path) -> None:
     assert read_standardisation(checkpoint) == TRAINED
     manifest = Artifact.open(artifact).manifest
-    assert manifest.standardisation("images") == TRAINED
-    assert manifest.standardisation("other") is None
+    assert manifest.interface.pixels["images"] == TRAINED
     load_checkpoint(checkpoint)
 
 

@@ -14,9 +14,7 @@ from numpy.typing import NDArray
 from osa_runtime.arrays import read_arrays
 from osa_runtime.artifact import Artifact, TensorSpec, sha256
 from osa_runtime.errors import InputError
-from osa_runtime.parity.signature import Signature
 from osa_runtime.runtime.input_checks import check_finite_inputs, check_inputs
-from osa_runtime.runtime.interface import manifest_interface
 
 Array = NDArray[Any]
 Feeds = dict[str, Array]
@@ -47,7 +45,7 @@ def read_calibration(path: Path, artifact: Artifact) -> Calibration:
     if not isinstance(content, Mapping):
         names = ", ".join(f"{spec.name}=…" for spec in specs)
         raise InputError(f"{path} holds one array without a name; write it with numpy.savez({path.stem!r}, {names}).")
-    interface = manifest_interface(artifact.manifest)
+    interface = artifact.manifest.interface
     feeds = _in_portions(path, content, artifact)
     try:
         for portion in feeds:
@@ -92,9 +90,8 @@ def _step(spec: TensorSpec, array: Array, artifact: Artifact) -> int:
     first = spec.shape[0] if spec.shape else 1
     if isinstance(first, int):
         return max(1, first)
-    manifest = artifact.manifest
-    batch = Signature(manifest.inputs, manifest.axes, manifest.values).batch
-    return min(ROWS, manifest.axes.get(first, {}).get("max", ROWS)) if first == batch else max(1, len(array))
+    interface = artifact.manifest.interface
+    return interface.fitting(first, ROWS) if first == interface.batch else max(1, len(array))
 
 
 def _check_values(path: Path, content: Mapping[str, Array]) -> None:

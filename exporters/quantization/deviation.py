@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 
 from osa_runtime.artifact import Manifest
 from osa_runtime.errors import ExportError, RunError
-from osa_runtime.parity.feeds import make_feeds
+from osa_runtime.parity.feeds import all_sizes
 from osa_runtime.parity.metrics import Metrics, measure
-from osa_runtime.parity.signature import Signature
-from osa_runtime.parity.sizes import all_sizes
 from osa_runtime.runtime.session import Session
+from osa_runtime.sample_inputs import sample_inputs
 
 Array = NDArray[Any]
 Feeds = Mapping[str, Array]
@@ -25,12 +24,12 @@ ROWS = 32
 
 def random_feeds(manifest: Manifest) -> list[dict[str, Array]]:
     """At every size of a sweep, with padding where there is a mask, and once with many rows."""
-    signature = Signature(manifest.inputs, manifest.axes, manifest.values)
-    sizes = all_sizes(signature, None, None, None)
-    if signature.batch is not None:
-        sizes.append(sizes[len(sizes) // 2] | {signature.batch: min(ROWS, signature.limit(signature.batch) or ROWS)})
-    feeds = [make_feeds(signature, "random", chosen, SEED + index) for index, chosen in enumerate(sizes)]
-    return feeds + ([make_feeds(signature, "padded", sizes[-1], SEED)] if signature.mask is not None else [])
+    interface = manifest.interface
+    sizes = all_sizes(interface, None, None, None)
+    if interface.batch is not None:
+        sizes.append(sizes[len(sizes) // 2] | {interface.batch: interface.fitting(interface.batch, ROWS)})
+    feeds = [sample_inputs(interface, chosen, seed=SEED + index) for index, chosen in enumerate(sizes)]
+    return feeds + ([sample_inputs(interface, sizes[-1], "padded", SEED)] if interface.mask is not None else [])
 
 
 def deviation(quantized: Session, source: Session, feeds: Iterable[Feeds], *, given: bool) -> dict[str, Metrics]:

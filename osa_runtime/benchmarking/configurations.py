@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import InputError
-from osa_runtime.runtime.interface import ANY_SHAPE
+from osa_runtime.interface import ANY_SHAPE
 
 DEFAULT_BATCHES = (1, 8)
 LONGEST_BY_DEFAULT = 1024

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from osa_runtime.artifact import TensorSpec
 from osa_runtime.benchmarking.configurations import Configuration, DynamicAxes
 from osa_runtime.errors import InputError
-from osa_runtime.runtime.interface import ANY_SHAPE
+from osa_runtime.interface import ANY_SHAPE
 
 Array = NDArray[Any]
 Feeds = dict[str, Array]

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from osa_runtime.artifact import MANIFEST_FILE, TensorSpec
 from osa_runtime.errors import InputError, MissingDependencyError
+from osa_runtime.interface import Interface
 from osa_runtime.pixels import Standardisation
 from osa_runtime.recognition import CHECKPOINT_FOLDER, CONFIG_FILE
 from osa_runtime.runtime.device import Where
 from osa_runtime.runtime.input_checks import Array
-from osa_runtime.runtime.session import Session, load
+from osa_runtime.runtime.session import load
 
 if TYPE_CHECKING:
     from osa_runtime.models import SkiplessEncoder, SkiplessViT
@@ -23,12 +24,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Classifier:
-    """``run`` takes and gives arrays by name; ``standardisation`` has what is recorded for the input of a name."""
+    """A model that returns logits; ``run`` takes and returns arrays by name."""
 
     name: str
-    inputs: tuple[TensorSpec, ...]
+    interface: Interface
     run: Callable[[Mapping[str, Array]], Mapping[str, Array]]
-    standardisation: Callable[[str], Standardisation | None]
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        return self.interface.inputs
+
+    def standardisation(self, name: str) -> Standardisation | None:
+        return self.interface.pixels.get(name)
 
     def logits(self, feeds: Mapping[str, Array], rows: int) -> Array:
         outputs = self.run(feeds)
@@ -53,16 +60,11 @@ def open_classifier(path: Path, where: Where) -> Iterator[Classifier]:
         warnings.simplefilter("ignore", RuntimeWarning)  # where it runs makes no difference to an accuracy
         session = load(path, where.device, threads=where.threads, allow_fallback=where.allow_fallback)
     with session:
-        yield Classifier(str(path), session.inputs, session.run, _recorded(session))
+        yield Classifier(str(path), session.interface, session.run)
 
 
 def _holds_checkpoint(path: Path) -> bool:
     return (path / CONFIG_FILE).exists() or (path / CHECKPOINT_FOLDER / CONFIG_FILE).exists()
-
-
-def _recorded(session: Session) -> Callable[[str], Standardisation | None]:
-    manifest = session.manifest
-    return lambda name: manifest.standardisation(name) if manifest is not None else None
 
 
 def _checkpoint(path: Path, where: Where) -> Classifier:
@@ -84,7 +86,8 @@ def _checkpoint(path: Path, where: Where) -> Classifier:
         with torch.inference_mode():
             return {"logits": model(*(torch.from_numpy(feeds[spec.name]) for spec in inputs)).numpy()}
 
-    return Classifier(str(path), inputs, run, lambda _: recorded)
+    pixels = {inputs[0].name: recorded} if recorded is not None else {}
+    return Classifier(str(path), Interface(inputs, pixels=pixels), run)
 
 
 def _inputs(model: SkiplessViT | SkiplessEncoder) -> tuple[TensorSpec, ...]:

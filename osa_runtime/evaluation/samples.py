@@ -13,8 +13,8 @@ from osa_runtime.arrays import read_arrays
 from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import InputError
 from osa_runtime.evaluation.classifiers import Classifier
+from osa_runtime.interface import ANY_DTYPE
 from osa_runtime.runtime.input_checks import Array
-from osa_runtime.runtime.interface import ANY_DTYPE
 from osa_runtime.training.catalogue import KNOWN, find_known
 from osa_runtime.training.datasets import load_test_images
 from osa_runtime.training.npz import LabelledImages, check_images, check_labels
@@ -62,9 +62,9 @@ class Samples:
             spec = _image_input(model)
             return {spec.name: _prepared(self.images, spec, model)}
         given = dict(self.arrays or {})
-        for spec in model.inputs:
-            if spec.name == "mask" and spec.name not in given and given:
-                given[spec.name] = np.ones(next(iter(given.values())).shape[:2], bool)
+        real = model.interface.missing_mask(given)
+        if real is not None:
+            given[str(model.interface.mask)] = np.ones(real, bool)
         names = {spec.name for spec in model.inputs}
         if names != set(given):
             raise InputError(f"{self.name} holds {', '.join(given)}; {model.name} takes {', '.join(sorted(names))}.")

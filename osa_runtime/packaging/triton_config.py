@@ -8,11 +8,11 @@ from typing import Any
 
 from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import ArtifactError, InputError
+from osa_runtime.interface import Interface
 from osa_runtime.packaging.pbtxt import Message, Word, map_entries, to_text
 from osa_runtime.packaging.triton_settings import TritonSettings
 from osa_runtime.packaging.warm_up import Feeds
-from osa_runtime.runtime.interface import Interface
-from osa_runtime.serving.batch_plan import MASK, BatchPlan
+from osa_runtime.serving.batch_plan import BatchPlan
 from osa_runtime.serving.datatypes import PROTOCOL_NAMES
 
 KINDS = {"cpu": Word("KIND_CPU"), "cuda": Word("KIND_GPU")}
@@ -70,7 +70,7 @@ class TritonConfig:
         entry = dict(self._tensor(spec))
         if self.settings.backend == "python":
             # Our session fills in a missing mask, and pads requests of different lengths; NVIDIA's does neither.
-            if spec.name == MASK and spec.dtype == "bool":
+            if spec.name == self.interface.mask:
                 entry["optional"] = True
             if self.max_batch and any(isinstance(axis, str) for axis in spec.shape[1:]):
                 entry["allow_ragged_batch"] = True

@@ -16,7 +16,6 @@ from typing import Any
 
 from osa_runtime.errors import InputError, OsaError
 from osa_runtime.runtime.input_checks import check_finite_inputs
-from osa_runtime.runtime.interface import manifest_interface
 from osa_runtime.runtime.session import load
 from osa_runtime.serving.batch_plan import BatchPlan
 from osa_runtime.serving.execution import execute
@@ -37,7 +36,7 @@ class TritonPythonModel:
             raise self._triton.TritonModelException(str(error)) from error
         manifest = self._session.manifest
         assert manifest is not None  # what was loaded is a folder, and has one
-        self._interface = manifest_interface(manifest)
+        self._interface = manifest.interface
         self._plan = BatchPlan(self._interface)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:

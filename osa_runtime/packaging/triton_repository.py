@@ -24,9 +24,9 @@ from osa_runtime.packaging.packed_artifacts import MARKER, check_apart, copy_art
 from osa_runtime.packaging.runtime_copy import copy_runtime
 from osa_runtime.packaging.triton_config import TritonConfig
 from osa_runtime.packaging.triton_settings import TritonSettings
-from osa_runtime.packaging.warm_up import FOLDER, Feeds, sample_feeds, write_samples
-from osa_runtime.runtime.interface import manifest_interface
+from osa_runtime.packaging.warm_up import FOLDER, Feeds, write_samples
 from osa_runtime.runtime.session import load
+from osa_runtime.sample_inputs import sample_inputs, usual_sizes
 
 MODEL_PY = '''"""Runs the exported model in this folder. Triton's Python needs numpy and onnxruntime, nothing else."""
 
@@ -69,7 +69,7 @@ def package_triton(
 
 def _write_model(repository: Path, name: str, folder: Path, settings: TritonSettings) -> PackedModel:
     artifact = open_onnx(folder)
-    interface = manifest_interface(artifact.manifest)
+    interface = artifact.manifest.interface
     config = TritonConfig(name, interface, settings, artifact.manifest.configuration_parameters())
     samples = _tried_samples(artifact, config) if settings.warm_up else {}
     home = repository / name
@@ -86,7 +86,7 @@ def _write_model(repository: Path, name: str, folder: Path, settings: TritonSett
 
 def _tried_samples(artifact: Artifact, config: TritonConfig) -> Feeds:
     """The model runs them here first: in Triton a sample that fails keeps the model from starting."""
-    feeds = sample_feeds(artifact.manifest, config.batch_axis)
+    feeds = sample_inputs(config.interface, usual_sizes(config.interface))
     with load(artifact.folder, threads=1, check_hash=False) as session:
         try:
             session.run(feeds, check_finite=True)

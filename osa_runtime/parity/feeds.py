@@ -1,37 +1,18 @@
-"""The inputs that a model is verified on: several sizes, and kinds of values that are hard in different ways.
-
-random     standard normal values, or uniform ids
-constant   every token alike
-large      values 4 times as large, so that ‖S‖ grows about 16 times
-mixed      a batch whose rows have very different magnitudes: none may disturb another
-parallel   tokens that are dominated by what they have in common, so that Q and K are almost parallel and cancel in S
-scaled f   random values times f
-broken     NaN in one row, Inf in another
-pixels     noise, as a recorded standardisation makes it of pixels; strokes: sparse drawings on black
-padded …   what is padding, and what is in it (``masks``)
-ids n      all ids in their order, from n on
-"""
+"""The inputs that a model is verified on: several sizes, and kinds of values that are hard in different ways."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import InputError
-from osa_runtime.parity.masks import MASK_KINDS, pad
-from osa_runtime.parity.pictures import PICTURE_KINDS, pictures
-from osa_runtime.parity.signature import Signature
-from osa_runtime.parity.sizes import all_sizes
+from osa_runtime.interface import Interface
+from osa_runtime.sample_inputs import FLOAT_KINDS, ID_KINDS, Array, sample_inputs
 
-Array = NDArray[Any]
+BATCHES = (1, 2, 5)
+LONGEST = 1024  # beyond that, a length must be asked for
 
-FLOAT_KINDS = ("random", "constant", "large", "mixed", "parallel")
-ID_KINDS = ("random", "constant", "parallel")
+Sizes = dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -48,7 +29,7 @@ class Case:
 
 
 def sweep(
-    signature: Signature,
+    interface: Interface,
     *,
     seed: int = 0,
     width: int | None = None,
@@ -59,82 +40,81 @@ def sweep(
 
     ``width`` is the size d of a head: lengths below and above 2d take different ways through the model.
     """
-    sizes = all_sizes(signature, width, batches, lengths)
+    sizes = all_sizes(interface, width, batches, lengths)
     for index, chosen in enumerate(sizes):
-        yield Case("random", chosen, make_feeds(signature, "random", chosen, seed + index))
-    middle = _middle(signature, sizes)
-    for index, kind in enumerate(_kinds(signature)):
-        yield Case(kind, middle, make_feeds(signature, kind, middle, seed + 1000 + index))
+        yield Case("random", chosen, sample_inputs(interface, chosen, seed=seed + index))
+    middle = _middle(interface, sizes)
+    for index, kind in enumerate(_kinds(interface)):
+        yield Case(kind, middle, sample_inputs(interface, middle, kind, seed + 1000 + index))
 
 
-def make_feeds(signature: Signature, kind: str, sizes: Mapping[str, int], seed: int) -> dict[str, Array]:
-    generator = np.random.default_rng(seed)
-    try:
-        feeds = {spec.name: _values(spec, signature, kind, sizes, generator) for spec in signature.inputs}
-    except (MemoryError, ValueError) as error:  # numpy raises the second where a size is beyond 64 bits
-        said = ", ".join(f"{axis}={size}" for axis, size in sizes.items())
-        raise InputError(f"Inputs of {said} do not fit into memory; ask for smaller sizes.") from error
-    if signature.mask is not None and kind in MASK_KINDS:
-        pad(feeds, signature.mask, kind, generator)
-    return feeds
-
-
-def _kinds(signature: Signature) -> list[str]:
-    floats = any(spec.dtype.startswith("float") for spec in signature.inputs)
+def _kinds(interface: Interface) -> list[str]:
+    floats = any(spec.dtype.startswith("float") for spec in interface.inputs)
     kinds = [kind for kind in (FLOAT_KINDS if floats else ID_KINDS) if kind != "random"]
-    return kinds + (["padded"] if signature.mask is not None else [])
+    return kinds + (["padded"] if interface.mask is not None else [])
 
 
-def _middle(signature: Signature, sizes: Sequence[dict[str, int]]) -> dict[str, int]:
+def _middle(interface: Interface, sizes: Sequence[dict[str, int]]) -> dict[str, int]:
     """A batch of several rows, at a length from the middle of the sweep."""
-    chosen, batch = dict(sizes[len(sizes) // 2]), signature.batch
+    chosen, batch = dict(sizes[len(sizes) // 2]), interface.batch
     if batch is not None:
         chosen[batch] = max((size[batch] for size in sizes if size[batch] <= 3), default=chosen[batch])
     return chosen
 
 
-def _values(
-    spec: TensorSpec, signature: Signature, kind: str, sizes: Mapping[str, int], generator: np.random.Generator
-) -> Array:
-    shape = [axis if isinstance(axis, int) else sizes[axis] for axis in spec.shape]
-    if spec.dtype == "bool":
-        return np.ones(shape, bool)
-    if kind in PICTURE_KINDS and spec.name in signature.pixels:
-        return pictures(kind, shape, signature.pixels[spec.name], spec.dtype, generator)
-    if spec.dtype.startswith("float"):
-        with np.errstate(over="ignore"):  # beyond the type's range is one of the ranges to try
-            return _floats(kind, shape, generator).astype(spec.dtype)
-    limits = signature.values.get(spec.name, {})
-    low, high = limits.get("min", 0), limits.get("max", 1)
-    return _ids(kind, shape, low, high, generator).astype(spec.dtype)
+def all_sizes(
+    interface: Interface, width: int | None, batches: Sequence[int] | None, lengths: Sequence[int] | None
+) -> list[Sizes]:
+    """Every batch size at every length where batches were asked for; otherwise one for each length, in turn."""
+    rows, long = _batches(interface, batches), _lengths(interface, width, lengths)
+    if batches is None and len(long) > 1:
+        pairs = [rows[index % len(rows)] | chosen for index, chosen in enumerate(long)]
+    else:
+        pairs = [few | chosen for chosen in long for few in rows]
+    return [{axis: sizes[axis] for axis in interface.names} for sizes in pairs]
 
 
-def _floats(kind: str, shape: Sequence[int], generator: np.random.Generator) -> NDArray[np.float64]:
-    noise = generator.standard_normal(shape)
-    if kind == "constant":
-        return np.ones(shape)
-    if kind == "large":
-        return 4.0 * noise
-    if kind == "parallel":
-        return 4.0 + 0.05 * noise
-    if kind.startswith("scaled "):
-        return float(kind.split()[1]) * noise
-    if kind == "broken" and noise.size:
-        rows = noise.reshape(shape[0] if shape else 1, -1)
-        rows[0, rows.shape[1] // 2] = np.nan
-        rows[1:2, 0] = np.inf
-    if kind == "mixed" and shape:
-        return noise * np.logspace(-2, 0.5, shape[0]).reshape(-1, *[1] * (len(shape) - 1))
-    return noise
+def default_lengths(limit: int | None, width: int | None) -> list[int]:
+    """One token, odd, around 2d, and longer than any example; and the longest, if it is not long."""
+    twice = 2 * (width or 16)
+    wanted = [1, 7, twice - 1, twice, twice + 1, 2 * twice + 3]
+    if limit is not None:
+        wanted = [length for length in wanted if length < limit] + [min(limit, LONGEST)]
+    return sorted(set(wanted))
 
 
-def _ids(kind: str, shape: Sequence[int], low: int, high: int, generator: np.random.Generator) -> NDArray[np.int64]:
-    if kind in ("constant", "parallel"):
-        ids = np.full(shape, low, np.int64)
-        if kind == "parallel" and shape:
-            ids[..., -1] = high
-        return ids
-    if kind.startswith("ids "):
-        count = int(np.prod(shape, dtype=int))
-        return (low + (int(kind.split()[1]) + np.arange(count)) % (high - low + 1)).reshape(shape)
-    return generator.integers(low, high, shape, endpoint=True)
+def _batches(interface: Interface, batches: Sequence[int] | None) -> list[Sizes]:
+    if interface.batch is None:
+        _refuse("batches", batches)
+        return [{}]
+    return [{interface.batch: size} for size in _fitting(interface, interface.batch, batches, BATCHES)]
+
+
+def _lengths(interface: Interface, width: int | None, lengths: Sequence[int] | None) -> list[Sizes]:
+    """All axes beside the batch get the same length, as far as each of them takes it."""
+    if not interface.lengths:
+        _refuse("lengths", lengths)
+        return [{}]
+    first, *others = interface.lengths
+    found = []
+    for length in _fitting(interface, first, lengths, default_lengths(interface.limit(first), width)):
+        asked = None if lengths is None else [length]
+        found.append({first: length} | {axis: _fitting(interface, axis, asked, [length])[0] for axis in others})
+    return found
+
+
+def _fitting(interface: Interface, axis: str, asked: Sequence[int] | None, usual: Sequence[int]) -> list[int]:
+    """The sizes that were asked for, each once, or the usual ones as far as the axis takes them."""
+    least, limit = interface.least(axis), interface.limit(axis)
+    for size in asked or ():
+        if size < least or (limit is not None and size > limit):
+            most = "" if limit is None else f" to {limit}"
+            raise InputError(f"The axis {axis} takes sizes from {least}{most}, got {size}.")
+    return list(dict.fromkeys(interface.fitting(axis, size) for size in asked or usual))
+
+
+def _refuse(name: str, sizes: Sequence[int] | None) -> None:
+    if sizes is not None:
+        raise InputError(
+            f"{name}='{','.join(map(str, sizes))}' was given, but the model has no dynamic axis for it; leave it out."
+        )

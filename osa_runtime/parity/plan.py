@@ -11,11 +11,9 @@ import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from osa_runtime.parity.feeds import Case, make_feeds
-from osa_runtime.parity.masks import MASK_KINDS
-from osa_runtime.parity.pictures import PICTURE_KINDS
-from osa_runtime.parity.signature import Signature
-from osa_runtime.parity.sizes import Sizes
+from osa_runtime.interface import Interface
+from osa_runtime.parity.feeds import Case, Sizes
+from osa_runtime.sample_inputs import MASK_KINDS, PICTURE_KINDS, sample_inputs
 
 SERVED = 32  # rows in the largest batch that the server makes by default
 MOST_DENSE = 1024  # tokens up to which the dense form is fallen back to
@@ -47,33 +45,33 @@ class Planned:
         """Whether NaN may be the right answer, which only a reference can tell."""
         return self.kind in ("broken", "empty") or (self.kind.startswith("scaled ") and float(self.kind[7:]) > 1)
 
-    def case(self, signature: Signature) -> Case:
-        return Case(self.kind, self.sizes, make_feeds(signature, self.kind, self.sizes, self.seed))
+    def case(self, interface: Interface) -> Case:
+        return Case(self.kind, self.sizes, sample_inputs(interface, self.sizes, self.kind, self.seed))
 
 
-def essential(signature: Signature, middle: Sizes, seed: int, *, grid: bool) -> list[Planned]:
+def essential(interface: Interface, middle: Sizes, seed: int, *, grid: bool) -> list[Planned]:
     """What is always run. ``grid`` is False where the user chose the sizes: then all come at ``middle``."""
-    found = [(kind, middle) for kind in _kinds(signature)]
-    if _has_floats(signature):
+    found = [(kind, middle) for kind in _kinds(interface)]
+    if _has_floats(interface):
         # NaN in one row, Inf in another, and a third that must not know of it
-        several = {axis: 3 for axis in middle if grid and axis == signature.batch}
-        found.append(("broken", _fitting(signature, middle | several)))
-    if grid and signature.batch is not None:
-        found.append(("random", _sized(signature, middle, SERVED + 1, SHORT)))
-        long = _sized(signature, middle, 2, 2 * SERVED + 6)
-        found += [(kind, long) for kind in MASK_KINDS if signature.mask is not None and long != middle]
-    found += list(_ids(signature, middle, at_most=2 * CELLS))
+        several = {axis: 3 for axis in middle if grid and axis == interface.batch}
+        found.append(("broken", _fitting(interface, middle | several)))
+    if grid and interface.batch is not None:
+        found.append(("random", _sized(interface, middle, SERVED + 1, SHORT)))
+        long = _sized(interface, middle, 2, 2 * SERVED + 6)
+        found += [(kind, long) for kind in MASK_KINDS if interface.mask is not None and long != middle]
+    found += list(_ids(interface, middle, at_most=2 * CELLS))
     return _planned(found, seed + 2000)
 
 
-def further(signature: Signature, middle: Sizes, width: int | None, seed: int) -> list[Planned]:
+def further(interface: Interface, middle: Sizes, width: int | None, seed: int) -> list[Planned]:
     """What is run as long as there is time, the most different first."""
     groups = [
-        [(f"scaled {factor:.6g}", middle) for factor in FINE if _has_floats(signature)],
-        [("random", _sized(signature, middle, rows, SHORT)) for rows in _batches() if signature.batch is not None],
-        [("random", _sized(signature, middle, 2, length)) for length in _lengths(signature, width)],
-        list(_masks(signature, middle, width)),
-        list(_ids(signature, middle)),
+        [(f"scaled {factor:.6g}", middle) for factor in FINE if _has_floats(interface)],
+        [("random", _sized(interface, middle, rows, SHORT)) for rows in _batches() if interface.batch is not None],
+        [("random", _sized(interface, middle, 2, length)) for length in _lengths(interface, width)],
+        list(_masks(interface, middle, width)),
+        list(_ids(interface, middle)),
     ]
     in_turn = [entry for turn in itertools.zip_longest(*groups) for entry in turn if entry is not None]
     return _planned(in_turn, seed + 3000)
@@ -85,17 +83,17 @@ def _planned(entries: Iterable[tuple[str, Sizes]], seed: int) -> list[Planned]:
     return [Planned(kind, sizes, seed + index) for index, (kind, sizes) in enumerate(unique.values())]
 
 
-def _kinds(signature: Signature) -> Iterator[str]:
-    if _has_floats(signature):
+def _kinds(interface: Interface) -> Iterator[str]:
+    if _has_floats(interface):
         yield from (f"scaled {factor:.6g}" for factor in COARSE)
-    if signature.pixels:
+    if interface.pixels:
         yield from PICTURE_KINDS
-    if signature.mask is not None:
+    if interface.mask is not None:
         yield from (kind for kind in MASK_KINDS if kind != "padded")  # which the plain sweep has
 
 
-def _has_floats(signature: Signature) -> bool:
-    return any(spec.dtype.startswith("float") for spec in signature.inputs)
+def _has_floats(interface: Interface) -> bool:
+    return any(spec.dtype.startswith("float") for spec in interface.inputs)
 
 
 def _batches() -> list[int]:
@@ -104,11 +102,11 @@ def _batches() -> list[int]:
     return list(dict.fromkeys([*near, *range(1, SERVED + 2)]))
 
 
-def _lengths(signature: Signature, width: int | None) -> list[int]:
+def _lengths(interface: Interface, width: int | None) -> list[int]:
     """Thresholds and a coarse grid, then a finer one."""
-    if not signature.lengths:
+    if not interface.lengths:
         return []
-    most = min(signature.limit(signature.lengths[0]) or MOST_DENSE + 1, LONGEST)
+    most = min(interface.limit(interface.lengths[0]) or MOST_DENSE + 1, LONGEST)
     twice = 2 * (width or 16)
     thresholds = [twice - 1, twice, twice + 1, MOST_DENSE - 1, MOST_DENSE, MOST_DENSE + 1, most]
     coarse = [int(2 ** (step / 2)) for step in range(1, 24)]
@@ -117,31 +115,27 @@ def _lengths(signature: Signature, width: int | None) -> list[int]:
     return [length for length in wanted if length <= most]
 
 
-def _masks(signature: Signature, middle: Sizes, width: int | None) -> Iterator[tuple[str, Sizes]]:
-    lengths = _lengths(signature, width)[2::2] if signature.mask is not None else []
+def _masks(interface: Interface, middle: Sizes, width: int | None) -> Iterator[tuple[str, Sizes]]:
+    lengths = _lengths(interface, width)[2::2] if interface.mask is not None else []
     for index, length in enumerate(lengths):
-        yield MASK_KINDS[index % len(MASK_KINDS)], _sized(signature, middle, 3, length)
+        yield MASK_KINDS[index % len(MASK_KINDS)], _sized(interface, middle, 3, length)
 
 
-def _ids(signature: Signature, middle: Sizes, at_most: int | None = None) -> Iterator[tuple[str, Sizes]]:
+def _ids(interface: Interface, middle: Sizes, at_most: int | None = None) -> Iterator[tuple[str, Sizes]]:
     """Cases that hold every id once, where the vocabulary is not larger than ``at_most``."""
-    ranges = [limits for name, limits in signature.values.items() if name not in signature.pixels]
+    ranges = [limits for name, limits in interface.values.items() if name not in interface.pixels]
     count = max((limits["max"] - limits["min"] + 1 for limits in ranges), default=0)
     if not count or (at_most is not None and count > at_most):
         return
-    sizes = _sized(signature, middle, min(SERVED, -(-count // 64)), min(64, count))
+    sizes = _sized(interface, middle, min(SERVED, -(-count // 64)), min(64, count))
     held = max(1, Planned("", sizes, 0).cells)
     yield from ((f"ids {start}", sizes) for start in range(0, count, held))
 
 
-def _sized(signature: Signature, middle: Sizes, rows: int, length: int) -> Sizes:
-    return _fitting(signature, {axis: rows if axis == signature.batch else length for axis in middle})
+def _sized(interface: Interface, middle: Sizes, rows: int, length: int) -> Sizes:
+    return _fitting(interface, {axis: rows if axis == interface.batch else length for axis in middle})
 
 
-def _fitting(signature: Signature, wanted: Sizes) -> Sizes:
+def _fitting(interface: Interface, wanted: Sizes) -> Sizes:
     """These sizes as far as the axes take them."""
-    found = {}
-    for axis, size in wanted.items():
-        limit = signature.limit(axis)
-        found[axis] = max(signature.least(axis), size if limit is None else min(size, limit))
-    return found
+    return {axis: interface.fitting(axis, size) for axis, size in wanted.items()}

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import InputError
-from osa_runtime.runtime.interface import ANY_DTYPE, ANY_SHAPE, Interface
+from osa_runtime.interface import ANY_DTYPE, ANY_SHAPE, Interface
 
 Array = NDArray[Any]
 

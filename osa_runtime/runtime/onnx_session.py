@@ -11,10 +11,10 @@ import numpy as np
 
 from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import ArtifactError, MissingDependencyError, RunError
+from osa_runtime.interface import Interface, check_agreement
 from osa_runtime.runtime.cuda_check import CUDA_PROVIDER, ON_THE_CPU, onnx_cuda_problem
 from osa_runtime.runtime.device import CPU, Device, LoadOptions, Placement
 from osa_runtime.runtime.input_checks import Array
-from osa_runtime.runtime.interface import Interface, check_agreement
 from osa_runtime.runtime.session import Session, Source
 from osa_runtime.runtime.squarings import Squarings, counted_layers, with_counts
 from osa_runtime.runtime.wheels import wheel_problem

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from osa_runtime.runtime.interface import ANY_DTYPE, ANY_SHAPE, Interface
+from osa_runtime.interface import ANY_DTYPE, ANY_SHAPE, Interface
 
 
 class QuickCheck:

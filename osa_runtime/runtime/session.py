@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from osa_runtime.artifact import Artifact, Manifest, TensorSpec
 from osa_runtime.errors import InputError, RunError
 from osa_runtime.file_kinds import NO_MODELS, file_kind
+from osa_runtime.interface import Interface
 from osa_runtime.recognition import not_an_artifact
 from osa_runtime.runtime.calibrated_ranges import CalibratedRanges
 from osa_runtime.runtime.device import LoadOptions, Placement, parse_device
 from osa_runtime.runtime.input_checks import Array, check_finite_inputs, check_inputs, check_values, describe_nonfinite
-from osa_runtime.runtime.interface import Interface, manifest_interface
 from osa_runtime.runtime.quick_check import QuickCheck
 from osa_runtime.runtime.squarings import Squarings
 
@@ -40,9 +40,7 @@ class Source:
 
     @property
     def declared(self) -> Interface | None:
-        if self.artifact is None:
-            return None
-        return manifest_interface(self.artifact.manifest)
+        return None if self.artifact is None else self.artifact.manifest.interface
 
 
 class Session(ABC):
@@ -62,28 +60,28 @@ class Session(ABC):
         self.format = source.format
         self.placement = placement
         self.squarings = squarings
-        self._interface = interface
+        self.interface = interface
         self.calibrated = CalibratedRanges(self.manifest)
         self._quick = QuickCheck(interface)
         self._closed = False
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
-        return self._interface.inputs
+        return self.interface.inputs
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
-        return self._interface.outputs
+        return self.interface.outputs
 
     @property
     def axes(self) -> Mapping[str, Mapping[str, int]]:
         """The range of each dynamic axis that has one."""
-        return self._interface.axes
+        return self.interface.axes
 
     @property
     def values(self) -> Mapping[str, Mapping[str, int]]:
         """The range of the whole numbers that an input may hold, where there is one."""
-        return self._interface.values
+        return self.interface.values
 
     @property
     def manifest(self) -> Manifest | None:
@@ -104,10 +102,10 @@ class Session(ABC):
     def check(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         """The feeds as arrays that the model takes; the first thing that is wrong is an InputError."""
         if self._quick.passes(feeds):
-            arrays = {spec.name: feeds[spec.name] for spec in self._interface.inputs}
-            check_values(arrays, self._interface)
+            arrays = {spec.name: feeds[spec.name] for spec in self.interface.inputs}
+            check_values(arrays, self.interface)
             return arrays
-        return check_inputs(feeds, self._interface)
+        return check_inputs(feeds, self.interface)
 
     def run_checked(self, arrays: dict[str, Array]) -> dict[str, Array]:
         """``run`` for arrays that ``check`` gave, or that were joined from such; they are not looked at again."""

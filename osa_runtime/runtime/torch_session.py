@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from osa_runtime.errors import InputError, InterfaceError, RunError
+from osa_runtime.interface import Interface
 from osa_runtime.runtime.cuda_check import torch_cuda_problem
 from osa_runtime.runtime.device import CPU, Device, LoadOptions, Placement
 from osa_runtime.runtime.input_checks import Array
-from osa_runtime.runtime.interface import Interface
 from osa_runtime.runtime.session import Session, Source
 from osa_runtime.runtime.torch_files import import_torch, read_pt2, read_torchscript
 

@@ -1,8 +1,8 @@
 """How requests of one model share a batch: which axis grows, which axis is padded, and what must be equal.
 
-Requests are joined along the first axis when it is dynamic and has the same name in every input and output. When the
-model has a mask, sequences of different length are padded with zeros and the mask with False, which no other token
-sees; without a mask only requests of equal sizes share a batch.
+Requests are joined along the batch axis when it is the first one of every input and output. When the model has a
+mask, sequences of different length are padded with zeros and the mask with False, which no other token sees; without
+a mask only requests of equal sizes share a batch.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from osa_runtime.artifact import TensorSpec
-from osa_runtime.runtime.interface import Interface
+from osa_runtime.interface import Interface
 from osa_runtime.serving.messages import Array
 
-MASK = "mask"
 SHORT = 64  # sequences up to this length share a batch whatever their lengths
 MAX_STRETCH = 2  # longer ones are padded to no more than this many times their length
 
@@ -41,10 +40,10 @@ class Extent(NamedTuple):
 class BatchPlan:
     def __init__(self, interface: Interface) -> None:
         specs = (*interface.inputs, *interface.outputs)
-        first = {spec.shape[0] if spec.shape else None for spec in specs}
-        self.batch_axis = first.pop() if len(first) == 1 and all(isinstance(name, str) for name in first) else None
-        self.mask = next((s for s in interface.inputs if s.name == MASK and s.dtype == "bool"), None)
-        self._inputs, self._outputs = interface.inputs, interface.outputs
+        joined = all(spec.shape[:1] == (interface.batch,) for spec in specs)
+        self.batch_axis = interface.batch if joined else None
+        self.interface, self._inputs, self._outputs = interface, interface.inputs, interface.outputs
+        self._mask = next((spec for spec in interface.inputs if spec.name == interface.mask), None)
         self._padded = self._padded_axis() if self.batch_axis else None
         self._free = [
             (spec.name, axis)
@@ -64,31 +63,22 @@ class BatchPlan:
 
     def _padded_axis(self) -> str | None:
         """The mask's own axis, where it appears once in each input that has it."""
-        if self.mask is None or len(self.mask.shape) != 2 or not isinstance(self.mask.shape[1], str):
+        if self._mask is None or len(self._mask.shape) != 2 or not isinstance(self._mask.shape[1], str):
             return None
-        name = self.mask.shape[1]
+        name = self._mask.shape[1]
         return name if all(spec.shape.count(name) <= 1 for spec in (*self._inputs, *self._outputs)) else None
 
     def with_mask(self, feeds: dict[str, Array]) -> dict[str, Array]:
         """A request without a mask means that every token is real."""
-        if self.mask is None or MASK in feeds:
-            return feeds
-        sizes: dict[int | str, int] = {}
-        for spec in self._inputs:
-            array = feeds.get(spec.name)
-            if array is not None and array.ndim == len(spec.shape):
-                sizes |= dict(zip(spec.shape, array.shape, strict=True))
-        if not all(isinstance(axis, int) or axis in sizes for axis in self.mask.shape):
-            return feeds
-        shape = [axis if isinstance(axis, int) else sizes[axis] for axis in self.mask.shape]
-        return feeds | {MASK: np.ones(shape, bool)}
+        shape = self.interface.missing_mask(feeds) if self._mask is not None else None
+        return feeds if shape is None else feeds | {str(self.interface.mask): np.ones(shape, bool)}
 
     def rows(self, feeds: Mapping[str, Array]) -> int:
         return next(iter(feeds.values())).shape[0] if self.can_batch else 1
 
     def extent(self, feeds: Mapping[str, Array]) -> Extent:
         rows = self.rows(feeds)
-        length = feeds[MASK].shape[1] if self._padded else 0
+        length = feeds[self._mask.name].shape[1] if self._mask is not None and self._padded else 0
         free = self._free
         sizes = tuple([feeds[name].shape[axis] for name, axis in free if name in feeds]) if free else ()
         return Extent(rows, length, sizes)

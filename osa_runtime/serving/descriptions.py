@@ -7,7 +7,6 @@ from typing import Any
 
 from osa_runtime import __version__
 from osa_runtime.artifact import TensorSpec
-from osa_runtime.serving.batch_plan import MASK
 from osa_runtime.serving.datatypes import PROTOCOL_NAMES
 from osa_runtime.serving.engine import Engine
 from osa_runtime.serving.model import ServedModel
@@ -58,7 +57,7 @@ def model_config(engine: Engine, model: ServedModel) -> dict[str, Any]:
         "backend": "onnxruntime",
         "version_policy": {"latest": {"num_versions": engine.settings.versions}},
         "max_batch_size": model.max_batch,
-        "input": [_config_tensor(model, spec) | _optional(spec) for spec in model.interface.inputs],
+        "input": [_config_tensor(model, spec) | _optional(model, spec) for spec in model.interface.inputs],
         "output": [_config_tensor(model, spec) for spec in model.interface.outputs],
         "default_model_filename": "model.onnx",
     }
@@ -73,8 +72,8 @@ def _config_tensor(model: ServedModel, spec: TensorSpec) -> dict[str, Any]:
     return {"name": spec.name, "data_type": f"TYPE_{PROTOCOL_NAMES[spec.dtype]}", "dims": dims}
 
 
-def _optional(spec: TensorSpec) -> dict[str, Any]:
-    return {"optional": True} if spec.name == MASK and spec.dtype == "bool" else {}
+def _optional(model: ServedModel, spec: TensorSpec) -> dict[str, Any]:
+    return {"optional": True} if spec.name == model.interface.mask else {}
 
 
 async def statistics(engine: Engine, name: str = "", version: str = "") -> dict[str, Any]:

@@ -10,7 +10,8 @@ from typing import Any
 from urllib.parse import quote
 
 from osa_runtime.artifact import TensorSpec
-from osa_runtime.runtime.interface import Interface
+from osa_runtime.interface import Interface
+from osa_runtime.sample_inputs import usual_sizes
 from osa_runtime.serving.bearer_token import VARIABLE
 from osa_runtime.serving.datatypes import PROTOCOL_NAMES
 
@@ -21,12 +22,13 @@ TOKENS = 4  # of a dynamic axis that is not the batch
 
 def example_inputs(interface: Interface) -> list[dict[str, Any]]:
     """Of each input its protocol fields; ``value`` stands for data of as many as the shape has."""
+    sizes = usual_sizes(interface, length=TOKENS)
     return [
         {
             "name": spec.name,
             "datatype": PROTOCOL_NAMES[spec.dtype],
-            "shape": [_size(axis, index, interface.axes) for index, axis in enumerate(spec.shape)],
-            "value": _value(spec, interface.values.get(spec.name, {})),
+            "shape": spec.sized(sizes),
+            "value": _value(spec, interface),
         }
         for spec in interface.inputs
     ]
@@ -67,15 +69,7 @@ def _spelled(entry: Mapping[str, Any]) -> str:
     return f'{{{fields}, "data": [{entry["value"]!r}] * {math.prod(entry["shape"])}}}'
 
 
-def _size(axis: int | str, index: int, axes: Mapping[str, Mapping[str, int]]) -> int:
-    if isinstance(axis, int):
-        return axis
-    limits = axes.get(axis, {})
-    wanted = TOKENS if index else 1
-    return max(limits.get("min", 1), min(wanted, limits.get("max", wanted)))
-
-
-def _value(spec: TensorSpec, limits: Mapping[str, int]) -> bool | float | int:
+def _value(spec: TensorSpec, interface: Interface) -> bool | float | int:
     if spec.dtype == "bool":
         return True
-    return 0.5 if spec.dtype.startswith("float") else limits.get("max", 1)
+    return 0.5 if spec.dtype.startswith("float") else interface.ids(spec.name)[1]

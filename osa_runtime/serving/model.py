@@ -16,11 +16,12 @@ import numpy as np
 
 from osa_runtime.artifact import MANIFEST_FILE, Artifact, Manifest
 from osa_runtime.errors import ArtifactError
+from osa_runtime.interface import Interface
 from osa_runtime.parity.certificate import CERTIFICATE_FILE
 from osa_runtime.runtime.input_checks import check_finite_inputs, check_inputs
-from osa_runtime.runtime.interface import Interface, manifest_interface
 from osa_runtime.runtime.session import Session, load
-from osa_runtime.serving.batch_plan import MASK, BatchPlan
+from osa_runtime.sample_inputs import sample_inputs, usual_sizes
+from osa_runtime.serving.batch_plan import BatchPlan
 from osa_runtime.serving.batcher import Batcher
 from osa_runtime.serving.certificates import check_certificate, layer_summary
 from osa_runtime.serving.execution import all_finite
@@ -61,7 +62,7 @@ def open_model(name: str, version: int, folder: Path, settings: ServerSettings) 
     if settings.wants_certificate:
         check_certificate(artifact, settings.trusted_keys)
     session = _load(artifact, settings)
-    interface = manifest_interface(artifact.manifest)
+    interface = artifact.manifest.interface
     plan, layers = BatchPlan(interface), layer_summary(artifact)
     opened = OpenedModel(name, version, folder, fingerprint, session, artifact.manifest, interface, plan, layers)
     _warm_up(opened)
@@ -116,7 +117,7 @@ class ServedModel:
             opened.name, opened.session.run_checked, opened.plan, replace(settings, max_batch=most), book
         )
         self.limits = replace(limits, body=int(min(limits.body, _largest_body(opened, self.max_batch))))
-        optional = self.interface.optional | ({MASK} if self.plan.mask else set())
+        optional = self.interface.optional | ({self.interface.mask} if self.interface.mask else set())
         self._valueless = replace(self.interface, values={}, optional=optional)
         self.output_names = frozenset(spec.name for spec in opened.interface.outputs)
 
@@ -158,16 +159,7 @@ def _warm_up(opened: OpenedModel) -> None:
     """The first runs allocate and choose kernels; no client shall wait for that."""
     least, most = _batch_range(opened)
     for rows in sorted({min(max(rows, least), most) for rows in WARM_UP_ROWS}):
-        sizes = {str(opened.plan.batch_axis): rows}
-        feeds = {
-            spec.name: np.full(
-                [_warm_size(axis, sizes, opened.interface) for axis in spec.shape],
-                opened.interface.values.get(spec.name, {}).get("min", 1),
-                spec.dtype,
-            )
-            for spec in opened.interface.inputs
-        }
-        opened.session.run(feeds)
+        opened.session.run(sample_inputs(opened.interface, usual_sizes(opened.interface, rows, length=1)))
     if opened.session.squarings is not None:
         opened.session.squarings.forget()
 
@@ -187,9 +179,3 @@ def _largest_body(opened: OpenedModel, max_batch: int) -> float:
     shapes = [spec.shape for spec in opened.interface.inputs]
     sizes = [[axis if isinstance(axis, int) else ends.get(axis, math.inf) for axis in shape] for shape in shapes]
     return REST_OF_BODY + VALUE_TEXT * sum(math.prod(shape) for shape in sizes)
-
-
-def _warm_size(axis: int | str, sizes: dict[str, int], interface: Interface) -> int:
-    if isinstance(axis, int):
-        return axis
-    return sizes.get(axis, max(1, interface.axes.get(axis, {}).get("min", 1)))

@@ -10,7 +10,6 @@ from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import InputError
 from osa_runtime.parity.feeds import Case
 from osa_runtime.runtime.input_checks import check_finite_inputs, check_inputs
-from osa_runtime.runtime.interface import Interface
 from osa_runtime.runtime.session import Session
 from osa_runtime.verification.inside.insides import Array
 
@@ -39,7 +38,7 @@ def read_cases(path: Path, session: Session) -> list[Case]:
 
 def _case(name: str, feeds: dict[str, Array], session: Session, path: Path) -> Case:
     try:
-        arrays = check_inputs(feeds, Interface(session.inputs, (), session.axes, values=session.values))
+        arrays = check_inputs(feeds, session.interface)
         if not name.startswith(NOT_FINITE):
             check_finite_inputs(arrays)
     except InputError as error:

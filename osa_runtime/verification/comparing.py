@@ -9,13 +9,13 @@ import numpy as np
 
 from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import InputError
+from osa_runtime.interface import Interface
 from osa_runtime.parity.certificate import Bisection, CaseResult, Check, LayerResult, UnitResult
 from osa_runtime.parity.compare import Tolerance
 from osa_runtime.parity.feeds import Case, sweep
 from osa_runtime.parity.judgement import Answers, Rules, judge
 from osa_runtime.parity.plan import Planned, essential
 from osa_runtime.parity.sensitivity import Spread, moved
-from osa_runtime.parity.signature import Signature
 from osa_runtime.parity.tolerances import EPS, relative_tolerance, rounding_move_of_inputs
 from osa_runtime.verification.answers import answer
 from osa_runtime.verification.bisect import first_wrong
@@ -75,7 +75,7 @@ class _Comparison:
     def _run(self) -> Run:
         rules = Rules(
             self._tolerance,
-            Signature(self.first.inputs).batch,
+            self.first.signature.batch,
             self.first.largest_norm,
             self._spread,
             same_type=self.first.dtype == self.second.dtype,
@@ -125,7 +125,7 @@ class _Comparison:
             for axis in {*mine.axes, *theirs.axes}
         }
         values, pixels = {**theirs.values, **mine.values}, {**theirs.pixels, **mine.pixels}
-        signature = Signature(_narrower(mine.inputs, theirs.inputs), limits, values, pixels)
+        signature = Interface(_narrower(mine.inputs, theirs.inputs), mine.outputs, limits, values, pixels, mine.roles)
         options = self.options
         plain = list(sweep(signature, seed=options.seed, batches=options.batches, lengths=options.lengths))
         yield from plain

@@ -13,17 +13,16 @@ from torch import nn
 
 from osa_runtime.artifact import Artifact, Manifest, TensorSpec, sha256
 from osa_runtime.exporters.checkpoint_export import example_inputs, export_checkpoint, load_model, value_ranges
+from osa_runtime.exporters.examples import DTYPES
 from osa_runtime.exporters.factory_export import check_factory, export_built, load_factory
-from osa_runtime.exporters.interface import DTYPES
 from osa_runtime.exporters.pipeline import export
 from osa_runtime.exporters.recorded import is_static, recorded_examples, recorded_options
+from osa_runtime.interface import ANY_DTYPE
 from osa_runtime.models.checkpoint import WEIGHTS_FILE, checkpoint_folder
 from osa_runtime.nn import OrthogonalSelfAttention
 from osa_runtime.nn.depth import rounding_depth
 from osa_runtime.parity.certificate import Check
-from osa_runtime.parity.signature import TOKENS
 from osa_runtime.pixels import Standardisation
-from osa_runtime.runtime.interface import ANY_DTYPE
 from osa_runtime.verification.subject import Subject
 
 Repeat = Callable[[Manifest, Path], Artifact]
@@ -65,7 +64,7 @@ class Expectation:
             tuple(specs),
             sha256=sha256(checkpoint_folder(folder) / WEIGHTS_FILE),
             values=value_ranges(model),
-            axes={} if longest is None else {TOKENS: {"min": 1, "max": longest}},
+            axes={} if longest is None else {"tokens": {"min": 1, "max": longest}},
         )
 
     @classmethod

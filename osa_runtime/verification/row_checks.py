@@ -8,17 +8,17 @@ import numpy as np
 
 from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import OsaError
+from osa_runtime.interface import Interface
 from osa_runtime.parity.certificate import Check
 from osa_runtime.parity.compare import Tolerance, compare
 from osa_runtime.parity.feeds import Case
-from osa_runtime.parity.signature import Signature
 from osa_runtime.runtime.session import Session
 from osa_runtime.verification.inside.insides import Array
 
 MOST_ROWS = 3
 
 
-def check_rows(session: Session, signature: Signature, case: Case, tolerance: Tolerance) -> Check | None:
+def check_rows(session: Session, signature: Interface, case: Case, tolerance: Tolerance) -> Check | None:
     """None where it cannot be asked: no rows, a batch of one only, or NaN in the batch, which other checks report."""
     batch = signature.batch
     outputs = [spec.name for spec in session.outputs if spec.shape[:1] == (batch,)]
@@ -38,7 +38,7 @@ def check_rows(session: Session, signature: Signature, case: Case, tolerance: To
 
 
 def _worst(
-    session: Session, signature: Signature, case: Case, together: Mapping[str, Array], tolerance: Tolerance
+    session: Session, signature: Interface, case: Case, together: Mapping[str, Array], tolerance: Tolerance
 ) -> tuple[float, int]:
     rows = case.sizes[signature.batch or ""]
     found = []
@@ -50,7 +50,7 @@ def _worst(
     return max(found)
 
 
-def _real_length(signature: Signature, case: Case, row: int) -> int | None:
+def _real_length(signature: Interface, case: Case, row: int) -> int | None:
     """How many tokens of the row are real, where the artifact takes that length."""
     if signature.mask is None or not signature.lengths:
         return None
@@ -59,7 +59,7 @@ def _real_length(signature: Signature, case: Case, row: int) -> int | None:
 
 
 def _row(
-    arrays: Mapping[str, Array], specs: Sequence[TensorSpec], signature: Signature, row: int, length: int | None
+    arrays: Mapping[str, Array], specs: Sequence[TensorSpec], signature: Interface, row: int, length: int | None
 ) -> dict[str, Array]:
     """One row of each array that has rows, and of its tokens the first ``length``; the rest as it is."""
     found = {}

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from osa_runtime.artifact import MANIFEST_FILE, Artifact, TensorSpec, sha256
 from osa_runtime.errors import ArtifactError, InputError
+from osa_runtime.interface import ANY_DTYPE, Interface
 from osa_runtime.parity.certificate import Check
-from osa_runtime.parity.signature import Signature
-from osa_runtime.pixels import Standardisation
 from osa_runtime.runtime.device import Where
-from osa_runtime.runtime.interface import ANY_DTYPE
 from osa_runtime.runtime.session import Session, load
 from osa_runtime.verification.inside.insides import Insides
 
@@ -87,18 +85,14 @@ class Subject:
         return float(self.osa["largest_norm"]) if "largest_norm" in self.osa else None
 
     @property
-    def signature(self) -> Signature:
+    def signature(self) -> Interface:
         """What inputs can be made from."""
         if any(spec.dtype == ANY_DTYPE for spec in self.inputs):
             raise InputError(
                 f"{self.session.path} alone does not say the types and shapes of its inputs; verify the folder that it "
                 "was exported to, give its checkpoint with against=FOLDER, or inputs of its own."
             )
-        manifest = self.session.manifest
-        if manifest is None:
-            return Signature(self.inputs)
-        pixels = {name: Standardisation.from_dict(fields) for name, fields in manifest.preprocessing.items()}
-        return Signature(self.inputs, manifest.axes, manifest.values, pixels)
+        return replace(self.session.interface, inputs=self.inputs)
 
     def insides(self) -> Insides:
         names = [spec.name for spec in self.session.inputs]

@@ -10,15 +10,15 @@ from torch import nn
 
 from osa_runtime.errors import InputError, InterfaceError
 from osa_runtime.exporters.eager import Eager, answer_of
+from osa_runtime.interface import ANY_DTYPE, Interface
 from osa_runtime.parity.certificate import Bisection, CaseResult, Check, LayerResult, UnitResult
 from osa_runtime.parity.compare import Tolerance
-from osa_runtime.parity.feeds import Case, make_feeds, sweep
+from osa_runtime.parity.feeds import Case, sweep
 from osa_runtime.parity.judgement import Answers, Rules, judge
 from osa_runtime.parity.plan import Planned, essential, further
 from osa_runtime.parity.sensitivity import Spread
-from osa_runtime.parity.signature import Signature
 from osa_runtime.parity.tolerances import relative_tolerance, rounding_move
-from osa_runtime.runtime.interface import ANY_DTYPE
+from osa_runtime.sample_inputs import sample_inputs
 from osa_runtime.verification.answers import answer, reference_answers
 from osa_runtime.verification.bisect import Suspicion, bisect
 from osa_runtime.verification.data_cases import data_cases
@@ -130,7 +130,7 @@ class _Verification:
         self.cases = [*self._cases(), *self._data()]
         self.checks += self._rounding()
         self.outputs: dict[str, Mapping[str, Array]] = {}
-        self.batch = Signature(subject.inputs).batch
+        self.batch = dataclasses.replace(subject.session.interface, inputs=subject.inputs).batch
 
     def run(self) -> Run:
         strict = self.options.rtol is not None
@@ -194,7 +194,7 @@ class _Verification:
         signature = self._signature()
         if not data and signature.pixels and plain:
             sizes = plain[0].sizes
-            data = [Case("strokes", sizes, make_feeds(signature, "strokes", sizes, self.options.seed))]
+            data = [Case("strokes", sizes, sample_inputs(signature, sizes, "strokes", self.options.seed))]
         judged = self._of_table(self.expected.depth).rtol if self.dtype == "w8a8" else None
         yield from (check_rounding(original, self.oracle, case, judged) for case in (data or plain))
 
@@ -214,11 +214,11 @@ class _Verification:
             [] if self.options.data is None else data_cases(self.options.data, self.subject.session, self._signature())
         )
 
-    def _signature(self) -> Signature:
+    def _signature(self) -> Interface:
         known, expected = self.subject.signature, self.expected
         axes = known.axes or (expected.axes if expected is not None else {})
-        return Signature(
-            known.inputs, axes, known.values or (expected.values if expected is not None else {}), known.pixels
+        return dataclasses.replace(
+            known, axes=axes, values=known.values or (expected.values if expected is not None else {})
         )
 
     def _wide(self, rules: Rules) -> list[CaseResult]:

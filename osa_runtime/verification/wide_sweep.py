@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from osa_runtime.interface import Interface
 from osa_runtime.parity.certificate import Check
 from osa_runtime.parity.feeds import Case
 from osa_runtime.parity.plan import Planned
-from osa_runtime.parity.signature import Signature
 
 SECONDS = 20.0  # for what is not essential
 
@@ -30,7 +30,7 @@ def affordable(planned: Sequence[Planned], run: Callable[[Planned], None], secon
     return left_out
 
 
-def described(signature: Signature, cases: Sequence[Case], left_out: int) -> Check:
+def described(signature: Interface, cases: Sequence[Case], left_out: int) -> Check:
     """What the cases cover, in one line."""
     parts = [f"{len(cases)} cases", *_ranges(cases), *_ids(signature, cases)]
     if left_out:
@@ -44,7 +44,7 @@ def _ranges(cases: Sequence[Case]) -> Iterator[str]:
         yield f"{axis} {min(sizes)} to {max(sizes)} ({len(sizes)} sizes)"
 
 
-def _ids(signature: Signature, cases: Sequence[Case]) -> Iterator[str]:
+def _ids(signature: Interface, cases: Sequence[Case]) -> Iterator[str]:
     for name, limits in signature.values.items():
         seen = np.unique(np.concatenate([case.feeds[name].reshape(-1) for case in cases if name in case.feeds]))
         count, kind = limits["max"] - limits["min"] + 1, "shades" if name in signature.pixels else "ids"

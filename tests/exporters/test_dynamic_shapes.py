@@ -14,7 +14,7 @@ from torch.export import Dim
 from osa_runtime import load
 from osa_runtime.errors import ExportError, InputError, OsaError
 from osa_runtime.exporters import export
-from osa_runtime.exporters.interface import describe_interface
+from osa_runtime.exporters.examples import describe_examples
 from osa_runtime.nn import OrthogonalSelfAttention
 
 FORMATS = ["onnx", "torchscript", "pt2"]
@@ -74,7 +74,7 @@ SPELLINGS: dict[str, Any] = {
 
 
 def described(module: nn.Module, shapes: Any) -> tuple[str, ...]:
-    return tuple(map(str, describe_interface(module, example(), None, shapes).input_specs()))
+    return tuple(map(str, describe_examples(module, example(), None, shapes).input_specs()))
 
 
 @pytest.mark.parametrize("shapes", SPELLINGS.values(), ids=SPELLINGS)
@@ -176,7 +176,7 @@ def test_a_single_tensor_is_an_example(tmp_path: Path) -> None:
 def test_names_of_the_inputs_or_of_the_parameters(module: nn.Module) -> None:
     axes = {0: "batch", 1: "tokens"}
     for names in (("x", "mask"), ("sequence", "real")):
-        interface = describe_interface(module, example(), ["sequence", "real"], dict.fromkeys(names, axes))
+        interface = describe_examples(module, example(), ["sequence", "real"], dict.fromkeys(names, axes))
         assert interface.axes[0].keys() == interface.axes[1].keys() == {0, 1}
 
 

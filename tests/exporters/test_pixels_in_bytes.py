@@ -95,7 +95,7 @@ def test_the_manifest_says_what_clients_must_do(tmp_path: Path) -> None:
     manifest = Artifact.open(artifact.folder).manifest
     assert str(manifest.inputs[0]) == "images: uint8[batch, 1, 8, 8]"
     assert manifest.values == {"images": {"min": 0, "max": 16}}
-    assert str(manifest.standardisation("images")) == "0…16, as they are"
+    assert str(manifest.interface.pixels["images"]) == "0…16, as they are"
     assert manifest.class_names == NAMES
 
 

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import InputError
-from osa_runtime.parity.feeds import FLOAT_KINDS, Case, make_feeds, sweep
-from osa_runtime.parity.signature import Signature
+from osa_runtime.interface import Interface
+from osa_runtime.parity.feeds import Case, sweep
+from osa_runtime.sample_inputs import FLOAT_KINDS, sample_inputs
 
-FEATURES = Signature(
+FEATURES = Interface(
     (TensorSpec("x", "float32", ("batch", "tokens", 5)), TensorSpec("mask", "bool", ("batch", "tokens")))
 )
 AXES = st.sampled_from(["batch", "tokens", "other", 1, 2, 3, 4])
@@ -23,7 +24,7 @@ TYPES = st.sampled_from(["float32", "float16", "float64", "int64", "int32", "uin
 
 
 @st.composite
-def signatures(draw: Any) -> Signature:
+def signatures(draw: Any) -> Interface:
     count = draw(st.integers(1, 3))
     specs = tuple(TensorSpec(f"in/{i}", draw(TYPES), draw(SHAPES)) for i in range(count))
     axes = {}
@@ -31,12 +32,12 @@ def signatures(draw: Any) -> Signature:
         least = draw(st.integers(1, 3))
         axes[axis] = {"min": least, "max": least + draw(st.integers(0, 9))}
     values = {spec.name: {"min": 2, "max": 9} for spec in specs if "int" in spec.dtype and draw(st.booleans())}
-    return Signature(specs, axes, values)
+    return Interface(specs, axes=axes, values=values)
 
 
 @settings(max_examples=150, deadline=None)
 @given(signatures(), st.integers(0, 2**32))
-def test_every_case_fits_its_signature(signature: Signature, seed: int) -> None:
+def test_every_case_fits_its_signature(signature: Interface, seed: int) -> None:
     cases = list(sweep(signature, seed=seed, width=4))
     assert len({case.name for case in cases}) == len(cases)
     for case in cases:
@@ -45,7 +46,7 @@ def test_every_case_fits_its_signature(signature: Signature, seed: int) -> None:
             _check(case, spec, signature)
 
 
-def _check(case: Case, spec: TensorSpec, signature: Signature) -> None:
+def _check(case: Case, spec: TensorSpec, signature: Interface) -> None:
     array = case.feeds[spec.name]
     assert array.dtype == spec.dtype
     assert array.shape == tuple(axis if isinstance(axis, int) else case.sizes[axis] for axis in spec.shape)
@@ -79,8 +80,8 @@ def test_all_kinds_come_at_one_size_that_is_neither_one_row_nor_one_token() -> N
 
 def test_padding_is_full_rubbish_and_the_rest_untouched() -> None:
     sizes = {"batch": 4, "tokens": 7}
-    padded = make_feeds(FEATURES, "padded", sizes, 3)
-    plain = make_feeds(FEATURES, "random", sizes, 3)
+    padded = sample_inputs(FEATURES, sizes, "padded", 3)
+    plain = sample_inputs(FEATURES, sizes, "random", 3)
     assert padded["mask"].sum(-1).tolist() == [7, 5, 3, 1]
     real = padded["mask"]
     assert np.array_equal(padded["x"][real], plain["x"][real])
@@ -88,31 +89,31 @@ def test_padding_is_full_rubbish_and_the_rest_untouched() -> None:
 
 
 def test_one_row_is_padded_too() -> None:
-    assert make_feeds(FEATURES, "padded", {"batch": 1, "tokens": 7}, 0)["mask"].sum() == 3
-    assert make_feeds(FEATURES, "padded", {"batch": 1, "tokens": 1}, 0)["mask"].all()
+    assert sample_inputs(FEATURES, {"batch": 1, "tokens": 7}, "padded", 0)["mask"].sum() == 3
+    assert sample_inputs(FEATURES, {"batch": 1, "tokens": 1}, "padded", 0)["mask"].all()
 
 
 @pytest.mark.parametrize("shape", [(), ("batch",)], ids=["scalar", "one per row"])
 def test_a_boolean_without_tokens_is_no_mask(shape: tuple[str, ...]) -> None:
-    signature = Signature((TensorSpec("x", "float32", ("batch", 4)), TensorSpec("flag", "bool", shape)))
+    signature = Interface((TensorSpec("x", "float32", ("batch", 4)), TensorSpec("flag", "bool", shape)))
     assert signature.mask is None
     assert all(case.feeds["flag"].all() for case in sweep(signature))
 
 
 def test_mixed_rows_differ_by_magnitudes() -> None:
-    x = make_feeds(FEATURES, "mixed", {"batch": 5, "tokens": 50}, 0)["x"]
+    x = sample_inputs(FEATURES, {"batch": 5, "tokens": 50}, "mixed", 0)["x"]
     sizes = np.sqrt((x**2).mean((1, 2)))
     assert np.all(np.diff(sizes) > 0)
     assert sizes[-1] / sizes[0] > 100
 
 
 def test_parallel_tokens_are_almost_alike() -> None:
-    x = make_feeds(FEATURES, "parallel", {"batch": 2, "tokens": 9}, 0)["x"]
+    x = sample_inputs(FEATURES, {"batch": 2, "tokens": 9}, "parallel", 0)["x"]
     assert np.abs(x - x.mean(1, keepdims=True)).max() < 0.1 * np.abs(x).min()
 
 
 @pytest.mark.parametrize("size", [10**13, 2**62], ids=["memory", "64 bits"])
 def test_sizes_that_do_not_fit_into_memory_are_refused(size: int) -> None:
-    signature = Signature((TensorSpec("x", "float32", ("batch", 64)),))
+    signature = Interface((TensorSpec("x", "float32", ("batch", 64)),))
     with pytest.raises(InputError, match="do not fit into memory"):
-        make_feeds(signature, "random", {"batch": size}, 0)
+        sample_inputs(signature, {"batch": size}, "random", 0)

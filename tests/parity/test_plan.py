@@ -11,24 +11,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from osa_runtime.artifact import TensorSpec
+from osa_runtime.interface import Interface
 from osa_runtime.parity.plan import SERVED, Planned, essential, further
-from osa_runtime.parity.signature import Signature
 from osa_runtime.pixels import Standardisation
 from osa_runtime.serving.settings import BatchSettings
 
 MASK = TensorSpec("mask", "bool", ("batch", "tokens"))
-FEATURES = Signature((TensorSpec("x", "float32", ("batch", "tokens", 5)), MASK), {"tokens": {"min": 1, "max": 200}})
-WORDS = Signature(
+FEATURES = Interface(
+    (TensorSpec("x", "float32", ("batch", "tokens", 5)), MASK), axes={"tokens": {"min": 1, "max": 200}}
+)
+WORDS = Interface(
     (TensorSpec("tokens", "int64", ("batch", "tokens")), MASK),
-    {"tokens": {"min": 1, "max": 2000}},
-    {"tokens": {"min": 0, "max": 8999}},
+    axes={"tokens": {"min": 1, "max": 2000}},
+    values={"tokens": {"min": 0, "max": 8999}},
 )
 PIXELS = Standardisation((5.0,), (2.0,), (0.0, 16.0))
-IMAGES = Signature((TensorSpec("images", "float32", ("batch", 1, 8, 8)),), pixels={"images": PIXELS})
+IMAGES = Interface((TensorSpec("images", "float32", ("batch", 1, 8, 8)),), pixels={"images": PIXELS})
 MIDDLE = {"batch": 2, "tokens": 16}
 
 
-def whole(signature: Signature, middle: dict[str, int], width: int = 8) -> list[Planned]:
+def whole(signature: Interface, middle: dict[str, int], width: int = 8) -> list[Planned]:
     return essential(signature, middle, 0, grid=True) + further(signature, middle, width, 0)
 
 
@@ -91,7 +93,7 @@ def ranges(draw: Any) -> dict[str, dict[str, int]]:
 @settings(max_examples=25, deadline=None)
 @given(ranges(), st.sampled_from([FEATURES.inputs, WORDS.inputs]), st.booleans())
 def test_every_planned_case_fits(axes: dict[str, dict[str, int]], inputs: Any, grid: bool) -> None:
-    signature = Signature(inputs, axes, {"tokens": {"min": 0, "max": 20}})
+    signature = Interface(inputs, axes=axes, values={"tokens": {"min": 0, "max": 20}})
     middle = {axis: limits["min"] for axis, limits in axes.items()}
     plan = essential(signature, middle, 0, grid=grid) + further(signature, middle, 8, 0)
     assert len({(one.kind, *one.sizes.values()) for one in essential(signature, middle, 0, grid=grid)}) <= len(plan)

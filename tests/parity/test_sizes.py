@@ -6,18 +6,18 @@ import pytest
 
 from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import InputError
-from osa_runtime.parity.signature import Signature
-from osa_runtime.parity.sizes import all_sizes
+from osa_runtime.interface import Interface
+from osa_runtime.parity.feeds import all_sizes
 
-IMAGES = Signature((TensorSpec("images", "float32", ("batch", 1, 8, 8)),))
-SEQUENCE = Signature(
+IMAGES = Interface((TensorSpec("images", "float32", ("batch", 1, 8, 8)),))
+SEQUENCE = Interface(
     (TensorSpec("tokens", "int64", ("batch", "tokens")), TensorSpec("mask", "bool", ("batch", "tokens"))),
-    {"batch": {"min": 1}, "tokens": {"min": 1, "max": 40}},
+    axes={"batch": {"min": 1}, "tokens": {"min": 1, "max": 40}},
 )
-UNBATCHED = Signature((TensorSpec("x", "float32", ("tokens", 4)),))
-FIXED_ROWS = Signature((TensorSpec("x", "float32", (3, "tokens", 4)),))
-STATIC = Signature((TensorSpec("x", "float32", (1, 4)),))
-NARROW = Signature(SEQUENCE.inputs, {"batch": {"min": 2, "max": 4}, "tokens": {"min": 3, "max": 9}})
+UNBATCHED = Interface((TensorSpec("x", "float32", ("tokens", 4)),))
+FIXED_ROWS = Interface((TensorSpec("x", "float32", (3, "tokens", 4)),))
+STATIC = Interface((TensorSpec("x", "float32", (1, 4)),))
+NARROW = Interface(SEQUENCE.inputs, axes={"batch": {"min": 2, "max": 4}, "tokens": {"min": 3, "max": 9}})
 
 
 def test_images_get_several_batches() -> None:
@@ -46,7 +46,7 @@ def test_the_usual_sizes_keep_to_the_range_of_an_axis() -> None:
 
 
 @pytest.mark.parametrize("signature", [UNBATCHED, FIXED_ROWS], ids=["no batch", "fixed batch"])
-def test_a_length_alone_is_no_batch(signature: Signature) -> None:
+def test_a_length_alone_is_no_batch(signature: Interface) -> None:
     assert signature.batch is None
     assert [size["tokens"] for size in all_sizes(signature, 4, None, None)] == [1, 7, 8, 9, 19]
     assert all_sizes(signature, None, None, [6]) == [{"tokens": 6}]

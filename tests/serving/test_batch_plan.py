@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from osa_runtime.artifact import TensorSpec
-from osa_runtime.runtime.interface import Interface
+from osa_runtime.interface import Interface
 from osa_runtime.serving.batch_plan import BatchPlan, Extent
 
 

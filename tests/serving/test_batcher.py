@@ -13,7 +13,7 @@ import pytest
 
 from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import RunError
-from osa_runtime.runtime.interface import Interface
+from osa_runtime.interface import Interface
 from osa_runtime.serving.batch_plan import BatchPlan
 from osa_runtime.serving.batcher import BRIEF, BRIEF_ALONE, Batcher
 from osa_runtime.serving.execution import NonFiniteError

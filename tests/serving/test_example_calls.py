@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from osa_runtime.artifact import TensorSpec
-from osa_runtime.runtime.interface import Interface
+from osa_runtime.interface import Interface
 from osa_runtime.serving.example_calls import example_calls, example_inputs
 from serving_process import ServerProcess
 

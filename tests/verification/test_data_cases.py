@@ -10,7 +10,7 @@ import pytest
 
 from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import InputError
-from osa_runtime.parity.signature import Signature
+from osa_runtime.interface import Interface
 from osa_runtime.pixels import Standardisation
 from osa_runtime.runtime.session import load
 from osa_runtime.training import load_dataset
@@ -22,9 +22,9 @@ IMAGES = (TensorSpec("images", "float32", ("batch", 1, 8, 8)),)
 def test_the_recorded_preprocessing_is_applied(deep: Callable[..., Path]) -> None:
     dataset = load_dataset("digits")
     with load(deep("vit")) as session:
-        own = data_cases("digits", session, Signature(IMAGES, pixels={"images": dataset.standardisation}))
+        own = data_cases("digits", session, Interface(IMAGES, pixels={"images": dataset.standardisation}))
         other = Standardisation((0.0,), (16.0,), (0.0, 16.0))
-        recorded = data_cases("digits", session, Signature(IMAGES, pixels={"images": other}))[0].feeds["images"]
+        recorded = data_cases("digits", session, Interface(IMAGES, pixels={"images": other}))[0].feeds["images"]
     assert len(own) == 8
     assert all(case.sizes == {"batch": 32} for case in own)
     assert np.array_equal(own[0].feeds["images"][0], dataset.x_test[0])
@@ -33,7 +33,7 @@ def test_the_recorded_preprocessing_is_applied(deep: Callable[..., Path]) -> Non
 
 
 def test_models_that_take_something_else_are_named(deep: Callable[..., Path]) -> None:
-    wide = Signature((TensorSpec("images", "float32", ("batch", 3, 8, 8)),))
+    wide = Interface((TensorSpec("images", "float32", ("batch", 3, 8, 8)),))
     with load(deep("vit")) as session, pytest.raises(InputError, match="channels"):
         data_cases("digits", session, wide)
 
@@ -42,6 +42,6 @@ def test_inputs_of_sequences_in_a_file(deep: Callable[..., Path], tmp_path: Path
     ids = np.random.default_rng(0).integers(0, 11, (40, 7))
     np.savez(tmp_path / "own.npz", tokens=ids, mask=np.ones((40, 7), bool), y=np.arange(40) % 3)
     with load(deep("encoder")) as session:
-        signature = Signature(session.inputs, session.axes)
+        signature = session.interface
         (case,) = data_cases(str(tmp_path / "own.npz"), session, signature)
     assert case.sizes == {"batch": 32, "tokens": 7}

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from osa_runtime.artifact import MODEL_FILES
 from osa_runtime.errors import InputError
-from osa_runtime.exporters.interface import Interface
+from osa_runtime.exporters.examples import Examples
 from osa_runtime.exporters.progress import Progress
 from osa_runtime.exporters.pt2_export import export_pt2
 from osa_runtime.runtime.torch_files import read_pt2
@@ -140,7 +140,7 @@ class Pt2Insides(Insides):
 
 def _write(module: torch.fx.GraphModule, inputs: Mapping[str, Array], folder: Path) -> Written:
     tensors = tuple(map(to_tensor, inputs.values()))
-    export_pt2(module, Interface(tuple(inputs), tensors, tuple({} for _ in inputs)), folder, Progress(None))
+    export_pt2(module, Examples(tuple(inputs), tensors, tuple({} for _ in inputs)), folder, Progress(None))
     (folder / MODEL_FILES["pt2"]).rename(folder / "unit.pt2")
     return Written("unit.pt2", inputs)
 

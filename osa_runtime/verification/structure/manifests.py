@@ -15,7 +15,18 @@ ELSEWHERE = {"files", "source", "versions", "attentions"}
 # Measured on inputs of the user's, or by versions of their own.
 MEASURED = {"quantization.deviation", "quantization.calibration", "quantization.versions"}
 # What a reference says by itself, whatever exports it.
-OF_REFERENCE = {"format", "inputs", "outputs", "axes", "values", "preprocessing", "class_names", "parameters", "dtype"}
+OF_REFERENCE = {
+    "format",
+    "inputs",
+    "outputs",
+    "axes",
+    "values",
+    "preprocessing",
+    "class_names",
+    "parameters",
+    "dtype",
+    "roles",
+}
 
 
 def manifest_differences(found: Manifest, expected: Manifest, only: set[str] | None = None) -> list[str]:

@@ -1,4 +1,4 @@
-"""The inputs and outputs of a module: their names, types and axes, dynamic or fixed."""
+"""The example inputs of a module: their names, types and axes, dynamic or fixed."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ DTYPES = {
 
 
 @dataclass(frozen=True)
-class Interface:
+class Examples:
     """Example inputs with names, and for each its dynamic axes as ``torch.export.Dim``."""
 
     names: tuple[str, ...]
-    examples: tuple[Tensor, ...]
+    tensors: tuple[Tensor, ...]
     axes: tuple[dict[int, Any], ...]
 
     UNBOUNDED: ClassVar[int] = 2**31
@@ -39,7 +39,7 @@ class Interface:
     def input_specs(self) -> tuple[TensorSpec, ...]:
         return tuple(
             spec(name, x, {axis: dim.__name__ for axis, dim in axes.items()})
-            for name, x, axes in zip(self.names, self.examples, self.axes, strict=True)
+            for name, x, axes in zip(self.names, self.tensors, self.axes, strict=True)
         )
 
     def shapes(self, module: nn.Module) -> tuple[Any, ...] | None:
@@ -62,7 +62,7 @@ class Interface:
                         (name, size),
                         tuple(
                             _resized(x, [axis for axis, d in axes.items() if d.__name__ == name], size)
-                            for x, axes in zip(self.examples, self.axes, strict=True)
+                            for x, axes in zip(self.tensors, self.axes, strict=True)
                         ),
                     )
 
@@ -77,7 +77,7 @@ class Interface:
         )
 
     def _size(self, name: str) -> int:
-        pairs = zip(self.examples, self.axes, strict=True)
+        pairs = zip(self.tensors, self.axes, strict=True)
         return next(x.shape[axis] for x, axes in pairs for axis, d in axes.items() if d.__name__ == name)
 
 
@@ -96,9 +96,7 @@ def spec(name: str, x: Tensor, axes: Mapping[int, str]) -> TensorSpec:
     return TensorSpec(name, DTYPES[x.dtype], tuple(axes.get(i, size) for i, size in enumerate(x.shape)))
 
 
-def describe_interface(
-    module: nn.Module, args: Sequence[Tensor], names: Sequence[str] | None, shapes: Any
-) -> Interface:
+def describe_examples(module: nn.Module, args: Sequence[Tensor], names: Sequence[str] | None, shapes: Any) -> Examples:
     """Names from the signature of ``forward`` unless given; axes as torch.export takes them, or by names alone."""
     if not args or not all(isinstance(x, Tensor) for x in args):
         raise InputError(f"Expected example inputs as a tuple of tensors, got {[type(x).__name__ for x in args]}.")
@@ -108,7 +106,7 @@ def describe_interface(
     # torch.export takes the strides of a view for part of the interface, and refuses sizes for which they differ
     examples = tuple(x.contiguous() for x in args)
     axes = resolve(module, found, examples, read_shapes(module, found, examples, shapes))
-    return Interface(found, examples, axes)
+    return Examples(found, examples, axes)
 
 
 def positional(module: nn.Module, args: Tensor | Sequence[Tensor], kwargs: Mapping[str, Tensor]) -> tuple[Any, ...]:
