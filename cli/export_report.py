@@ -27,10 +27,11 @@ class ExportReport:
         check_replaceable(out, replace=replace, marker=MANIFEST_FILE)
 
     def plan(self, source: object, out: Path, options: dict[str, Any], static: bool) -> None:
-        from osa_runtime.artifact import MANIFEST_FILE, MODEL_FILES
+        from osa_runtime.artifact import MANIFEST_FILE
+        from osa_runtime.formats import FORMATS
 
         self._console.print(f"Would export {source} to {out}:", soft_wrap=True)
-        model = MODEL_FILES[options["format"]]
+        model = FORMATS[options["format"]].file
         files = [model, *([f"{model}.data"] if options["external_data"] else []), MANIFEST_FILE]
         self._console.print(f"  {', '.join(files)}", soft_wrap=True)
         chosen = {name: value for name, value in options.items() if value not in (None, False)} | {"static": static}

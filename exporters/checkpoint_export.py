@@ -5,14 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from osa_runtime.artifact import Artifact, sha256
 from osa_runtime.errors import CheckpointError, InputError
 from osa_runtime.exporters.destination import check_apart
+from osa_runtime.exporters.examples import made_examples
 from osa_runtime.exporters.pipeline import export
-from osa_runtime.models import EncoderConfig, SkiplessEncoder, SkiplessViT, ViTConfig, load_checkpoint
+from osa_runtime.models import SkiplessEncoder, SkiplessViT, load_checkpoint
 from osa_runtime.models.checkpoint import (
     CONFIG_FILE,
     WEIGHTS_FILE,
@@ -22,6 +20,9 @@ from osa_runtime.models.checkpoint import (
     read_standardisation,
 )
 from osa_runtime.pixels import Standardisation
+from osa_runtime.sample_inputs import usual_sizes
+
+EXAMPLE_SIZES = (2, 7)  # rows and tokens
 
 
 def export_checkpoint(
@@ -36,16 +37,18 @@ def export_checkpoint(
     check_checkpoint(checkpoint, out, pixels)
     model = load_model(checkpoint, pixels)
     where = checkpoint_folder(checkpoint)
-    args, axes = example_inputs(model, static)
+    interface = model.interface()
+    longest = max((interface.limit(axis) or 1 for axis in interface.lengths), default=1)
+    args, axes = made_examples(interface, usual_sizes(interface, *((1, longest) if static else EXAMPLE_SIZES)))
     source = {"model": type(model).__name__, "sha256": sha256(where / WEIGHTS_FILE)}
     return export(
         model,
         args,
         out,
         input_names=list(axes),
-        output_names=["logits"],
+        output_names=[spec.name for spec in interface.outputs],
         dynamic_shapes=None if static else axes,
-        value_ranges=value_ranges(model),
+        value_ranges=interface.values,
         preprocessing=_preprocessing(model, where),
         class_names=read_class_names(where),
         source=source,
@@ -90,39 +93,3 @@ def _preprocessing(model: SkiplessViT | SkiplessEncoder, where: Path) -> dict[st
             f"{where / CONFIG_FILE} standardises {len(found.mean)} channels, but the model has {model.config.channels}."
         )
     return {"images": found.of_bytes.undone if model.takes_bytes else found}
-
-
-def value_ranges(model: SkiplessViT | SkiplessEncoder) -> dict[str, dict[str, int]]:
-    if isinstance(model, SkiplessViT):
-        return {"images": {"min": 0, "max": model.brightest}} if model.takes_bytes else {}
-    vocabulary = getattr(model.config, "vocabulary", None)
-    return {} if vocabulary is None else {"tokens": {"min": 0, "max": vocabulary - 1}}
-
-
-def example_inputs(
-    model: SkiplessViT | SkiplessEncoder, static: bool
-) -> tuple[tuple[Tensor, ...], dict[str, dict[int, Any]]]:
-    """Seeded examples, and the dynamic axes of each input by its name."""
-    generator = torch.Generator().manual_seed(0)
-    config = model.config
-    batch = torch.export.Dim("batch", min=1)
-    rows = 1 if static else 2
-    if isinstance(config, ViTConfig):
-        images = torch.randn(rows, config.channels, *config.image_size, generator=generator)
-        if isinstance(model, SkiplessViT) and model.takes_bytes:
-            images = torch.randint(0, model.brightest + 1, images.shape, generator=generator, dtype=torch.uint8)
-        return (images,), {"images": {0: batch}}
-    assert isinstance(config, EncoderConfig)
-    length = config.max_length if static else min(config.max_length, 7)
-    tokens = _tokens(config, rows, length, generator)
-    mask = torch.arange(length)[None] < torch.tensor([length, max(1, length // 2)])[:rows, None]
-    axes: dict[int, Any] = {0: batch}
-    if config.max_length > 1:
-        axes[1] = torch.export.Dim("tokens", min=1, max=config.max_length)
-    return (tokens, mask), {"tokens": axes, "mask": axes}
-
-
-def _tokens(config: EncoderConfig, rows: int, length: int, generator: torch.Generator) -> Tensor:
-    if config.vocabulary is not None:
-        return torch.randint(0, config.vocabulary, (rows, length), generator=generator)
-    return torch.randn(rows, length, config.features or 0, generator=generator)

@@ -14,6 +14,8 @@ from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import ExportError, InputError
 from osa_runtime.exporters.automatic_axes import resolve
 from osa_runtime.exporters.dynamic_axes import as_torch_takes, read_shapes
+from osa_runtime.interface import Interface
+from osa_runtime.sample_inputs import sample_inputs
 
 DTYPES = {
     torch.float32: "float32",
@@ -107,6 +109,27 @@ def describe_examples(module: nn.Module, args: Sequence[Tensor], names: Sequence
     examples = tuple(x.contiguous() for x in args)
     axes = resolve(module, found, examples, read_shapes(module, found, examples, shapes))
     return Examples(found, examples, axes)
+
+
+def made_examples(
+    interface: Interface, sizes: Mapping[str, int], kind: str = "random", smallest: Mapping[str, int] | None = None
+) -> tuple[tuple[Tensor, ...], dict[str, dict[int, Any]]]:
+    """Seeded examples for a known interface, and the dynamic axes of each input by its name.
+
+    The second half of the last sequence is padding where there is a mask.
+    """
+    feeds = sample_inputs(interface, sizes, kind)
+    if interface.mask is not None:
+        real = feeds[interface.mask]
+        real[-1, ..., max(1, real.shape[-1] // 2) :] = False
+    least = {axis: interface.least(axis) for axis in interface.names} | dict(smallest or {})
+    dims = {axis: torch.export.Dim(axis, min=least[axis], max=interface.limit(axis)) for axis in interface.names}
+    tensors = (torch.from_numpy(feeds[spec.name]) for spec in interface.inputs)
+    axes = {
+        spec.name: {index: dims[axis] for index, axis in enumerate(spec.shape) if isinstance(axis, str)}
+        for spec in interface.inputs
+    }
+    return tuple(x.float() if x.dtype == torch.float16 else x for x in tensors), axes
 
 
 def positional(module: nn.Module, args: Tensor | Sequence[Tensor], kwargs: Mapping[str, Tensor]) -> tuple[Any, ...]:

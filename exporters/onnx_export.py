@@ -12,7 +12,6 @@ import onnxscript.optimizer
 from onnx_ir.passes.common import CommonSubexpressionEliminationPass, InlinePass
 from torch import nn
 
-from osa_runtime.artifact import MODEL_FILES
 from osa_runtime.errors import ExportError
 from osa_runtime.exporters.calls import Call
 from osa_runtime.exporters.examples import Examples
@@ -22,6 +21,7 @@ from osa_runtime.exporters.onnx_naming import rename
 from osa_runtime.exporters.onnx_tensors import LARGEST_SINGLE_FILE
 from osa_runtime.exporters.progress import Progress
 from osa_runtime.exporters.settings import ExportSettings
+from osa_runtime.formats import FORMATS
 
 IR_VERSION = 10
 
@@ -49,7 +49,7 @@ def export_onnx(
             _attach(model, choice, settings)
             attentions = _with_remaining_counts(attentions, model)
     with progress.step("write the model"):
-        path = folder / MODEL_FILES["onnx"]
+        path = folder / FORMATS["onnx"].file
         outside = settings.external_data or _weight_bytes(model) > LARGEST_SINGLE_FILE
         ir.save(model, path, external_data=f"{path.name}.data" if outside else None)
     with progress.step("check the model"):

@@ -11,23 +11,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from osa_runtime.artifact import MANIFEST_FILE, MODEL_FILES, Artifact, Manifest, describe_files
+from osa_runtime.artifact import MANIFEST_FILE, Artifact, Manifest, describe_files
 from osa_runtime.atomic import atomic_folder
 from osa_runtime.errors import InputError
 from osa_runtime.exporters.acceptance import Exported, check_answers
-from osa_runtime.exporters.calls import traced_settings
 from osa_runtime.exporters.dynamic_axes import spelled_out
-from osa_runtime.exporters.examples import Examples, describe_examples, positional
+from osa_runtime.exporters.examples import describe_examples, positional
 from osa_runtime.exporters.facts import axis_ranges, describe_outputs, squarings_named, versions
 from osa_runtime.exporters.folding import in_type, prepared
-from osa_runtime.exporters.onnx_export import export_onnx
 from osa_runtime.exporters.progress import Listener, Progress
-from osa_runtime.exporters.pt2_export import export_pt2
 from osa_runtime.exporters.recorded import record
 from osa_runtime.exporters.roles import find_roles
 from osa_runtime.exporters.runners import artifact_runner
 from osa_runtime.exporters.settings import DEFAULT_OPSET, ExportSettings
-from osa_runtime.exporters.torchscript_export import export_torchscript
+from osa_runtime.formats import FORMATS
 from osa_runtime.interface import Interface
 from osa_runtime.manifest_checks import check_class_names, check_preprocessing, check_value_ranges
 from osa_runtime.nn.depth import rounding_depth
@@ -93,13 +90,14 @@ def export(
         roles = find_roles(module, Interface(examples.input_specs(), outputs, ranges, values))
     names = tuple(output.name for output in outputs)
     with atomic_folder(out, replace=replace, marker=MANIFEST_FILE) as folder:
-        osa, attentions = _write(ready, examples, names, settings, folder, steps)
+        format_ = FORMATS[settings.format]
+        osa, attentions = format_.part("writer")(ready, examples, names, settings, folder, steps)
         if checked:
             with steps.step("check the answers"):
-                path = folder / MODEL_FILES[settings.format]
+                path = folder / format_.file
                 # Eager is the module as it was given: a mistake in folding must show, too.
                 eager = in_type(copy.deepcopy(module).eval(), settings)
-                run = artifact_runner(path, settings.format, examples.names)
+                run = artifact_runner(path, examples.names)
                 written = Exported(run, settings.format, settings.dtype, rounding_depth(ready), osa.get("squarings"))
                 check_answers(eager, written, examples, names, roles.batch)
         manifest = Manifest(
@@ -125,24 +123,6 @@ def export(
         )
         (folder / MANIFEST_FILE).write_text(manifest.to_json(), encoding="utf-8")
     return Artifact.open(out)
-
-
-def _write(
-    module: nn.Module,
-    examples: Examples,
-    outputs: tuple[str, ...],
-    settings: ExportSettings,
-    folder: Path,
-    progress: Progress,
-) -> tuple[dict[str, Any], tuple[dict[str, Any], ...]]:
-    if settings.format == "onnx":
-        return export_onnx(module, examples, outputs, settings, folder, progress)
-    osa = traced_settings(module, examples.tensors, settings)
-    if settings.format == "torchscript":
-        export_torchscript(module, folder, progress)
-    else:
-        export_pt2(module, examples, folder, progress)
-    return osa, ()
 
 
 def _check_types(module: nn.Module, args: Sequence[Tensor], dtype: str) -> None:

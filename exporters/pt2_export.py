@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
-from osa_runtime.artifact import MODEL_FILES
 from osa_runtime.exporters.blame import blame
+from osa_runtime.exporters.calls import traced_settings
 from osa_runtime.exporters.examples import Examples
 from osa_runtime.exporters.progress import Progress
 from osa_runtime.exporters.quiet import quiet
+from osa_runtime.exporters.settings import ExportSettings
+from osa_runtime.formats import FORMATS
 
 
-def export_pt2(module: nn.Module, examples: Examples, folder: Path, progress: Progress) -> None:
-    """Write ``model.pt2``; it loads where this package is not installed."""
+def export_pt2(
+    module: nn.Module,
+    examples: Examples,
+    _: tuple[str, ...],
+    settings: ExportSettings,
+    folder: Path,
+    progress: Progress,
+) -> tuple[dict[str, Any], tuple[dict[str, Any], ...]]:
+    """Write ``model.pt2`` into the folder; returns the OSA settings that the manifest records."""
+    osa = traced_settings(module, examples.tensors, settings)
+    save_pt2(module, examples, folder / FORMATS["pt2"].file, progress)
+    return osa, ()
+
+
+def save_pt2(module: nn.Module, examples: Examples, path: Path, progress: Progress) -> None:
+    """Write a file that loads where this package is not installed."""
 
     def capture() -> torch.export.ExportedProgram:
         # Branches are compiled on the way, and their cache would pass on the sizes of an earlier export as guards.
@@ -26,7 +43,7 @@ def export_pt2(module: nn.Module, examples: Examples, folder: Path, progress: Pr
         program = capture()
     with progress.step("write the model"), quiet():
         _remove_stack_traces(program.graph_module)
-        torch.export.save(program, folder / MODEL_FILES["pt2"])
+        torch.export.save(program, path)
 
 
 def _remove_stack_traces(graph_module: torch.fx.GraphModule) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from osa_runtime.artifact import Manifest
-from osa_runtime.exporters.examples import DTYPES, Examples
+from osa_runtime.exporters.examples import Examples, made_examples
 from osa_runtime.exporters.settings import DEFAULT_OPSET, ExportSettings
+from osa_runtime.sample_inputs import usual_sizes
 
 
 def record(settings: ExportSettings, examples: Examples) -> dict[str, Any]:
@@ -45,24 +45,9 @@ def is_static(manifest: Manifest) -> bool:
 
 def recorded_examples(manifest: Manifest) -> tuple[tuple[Tensor, ...], dict[str, dict[int, Any]]]:
     """Inputs of the sizes of the examples, which need not be the examples themselves, and their dynamic axes."""
-    sizes = manifest.export.get("examples", {})
-    smallest = manifest.export.get("smallest", {})
-    dims: dict[str, Any] = {}
-    examples, axes = [], {}
-    generator = torch.Generator().manual_seed(0)
-    types = {name: dtype for dtype, name in DTYPES.items()}
-    for spec in manifest.inputs:
-        shape = sizes.get(spec.name) or [axis if isinstance(axis, int) else 2 for axis in spec.shape]
-        dtype = torch.float32 if spec.dtype == "float16" else types[spec.dtype]
-        low = manifest.values.get(spec.name, {}).get("min", 0)
-        plain = torch.full(shape, low, dtype=dtype)
-        # Small, so that no exponent leaves the range of a fixed number of squarings.
-        examples.append(
-            0.1 * torch.randn(shape, generator=generator, dtype=dtype) if dtype.is_floating_point else plain
-        )
-        named = {index: axis for index, axis in enumerate(spec.shape) if isinstance(axis, str)}
-        for axis in named.values():
-            largest = manifest.axes.get(axis, {}).get("max")
-            dims.setdefault(axis, torch.export.Dim(axis, min=smallest.get(axis), max=largest))
-        axes[spec.name] = {index: dims[axis] for index, axis in named.items()}
-    return tuple(examples), axes
+    interface, export = manifest.interface, manifest.export
+    shapes = export.get("examples", {})
+    pairs = (zip(spec.shape, shapes.get(spec.name, ()), strict=False) for spec in interface.inputs)
+    sizes = usual_sizes(interface, 2, 2) | {axis: n for pair in pairs for axis, n in pair if isinstance(axis, str)}
+    # Small values, so that no exponent leaves the range of a fixed number of squarings.
+    return made_examples(interface, sizes, "scaled 0.1", export.get("smallest", {}))

@@ -1,7 +1,8 @@
-"""Run an exported model once, to check it, with whatever its format needs."""
+"""Run a module, or a model file that was just written, on tensors."""
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from osa_runtime.exporters.quiet import quiet
+from osa_runtime.runtime.session import load
 
 Array = NDArray[np.generic]
 Run = Callable[[Sequence[Tensor]], list[Array]]
@@ -19,40 +20,22 @@ Run = Callable[[Sequence[Tensor]], list[Array]]
 def eager_runner(module: nn.Module) -> Run:
     def run(inputs: Sequence[Tensor]) -> list[Array]:
         with torch.no_grad():
-            return arrays(module(*inputs))
+            outputs = module(*inputs)
+        return [x.detach().cpu().numpy() for x in ([outputs] if isinstance(outputs, Tensor) else outputs)]
 
     return run
 
 
-def artifact_runner(path: Path, format: str, names: Sequence[str]) -> Run:
-    return _onnx_runner(path, names) if format == "onnx" else _torch_runner(path, format)
-
-
-def arrays(outputs: Tensor | Sequence[Tensor]) -> list[Array]:
-    return [x.detach().cpu().numpy() for x in ([outputs] if isinstance(outputs, Tensor) else outputs)]
-
-
-def _torch_runner(path: Path, format: str) -> Run:
-    with quiet():
-        module = torch.jit.load(str(path)) if format == "torchscript" else torch.export.load(path).module()
-    return eager_runner(module)
-
-
-def _onnx_runner(path: Path, names: Sequence[str]) -> Run:
-    """ONNX Runtime where it is installed, otherwise onnx's own evaluator."""
-    try:
-        import onnxruntime
-    except ImportError:
+def artifact_runner(path: Path, names: Sequence[str]) -> Run:
+    """In the runtime of its format; an ONNX file in onnx's own evaluator where ONNX Runtime is not installed."""
+    if path.suffix == ".onnx" and importlib.util.find_spec("onnxruntime") is None:
         from onnx.reference import ReferenceEvaluator
 
-        session = ReferenceEvaluator(str(path))
-    else:
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3
-        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        evaluator = ReferenceEvaluator(str(path))
+        return lambda inputs: list(evaluator.run(None, _named(names, inputs)))
+    session = load(path)
+    return lambda inputs: list(session.run(_named(names, inputs)).values())
 
-    def run(inputs: Sequence[Tensor]) -> list[Array]:
-        feeds = {name: x.numpy() for name, x in zip(names, inputs, strict=True)}
-        return list(session.run(None, feeds))
 
-    return run
+def _named(names: Sequence[str], inputs: Sequence[Tensor]) -> dict[str, Array]:
+    return {name: x.detach().cpu().numpy() for name, x in zip(names, inputs, strict=True)}

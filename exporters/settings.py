@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from osa_runtime.artifact import MODEL_FILES
 from osa_runtime.errors import InputError
+from osa_runtime.formats import FORMATS
 
 OPSETS = range(18, 24)
 DEFAULT_OPSET = 18
@@ -25,7 +25,7 @@ class ExportSettings:
     external_data: bool = False
 
     def __post_init__(self) -> None:
-        _one_of("format", self.format, tuple(MODEL_FILES))
+        _one_of("format", self.format, tuple(FORMATS))
         _one_of("dtype", self.dtype, ("fp32", "fp16"), bf16=self.dtype in ("bf16", "bfloat16"))
         _one_of("functions", self.functions, ("keep", "inline"))
         _one_of("form", self.form, (None, "auto", "dense", "lowrank"))

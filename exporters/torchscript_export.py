@@ -4,28 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
-from osa_runtime.artifact import MODEL_FILES
 from osa_runtime.errors import ExportError
 from osa_runtime.exporters.blame import reason
+from osa_runtime.exporters.calls import traced_settings
+from osa_runtime.exporters.examples import Examples
 from osa_runtime.exporters.progress import Progress
 from osa_runtime.exporters.quiet import quiet
 from osa_runtime.exporters.script_archive import rewrite
+from osa_runtime.exporters.settings import ExportSettings
+from osa_runtime.formats import FORMATS
 
 
-def export_torchscript(module: nn.Module, folder: Path, progress: Progress) -> None:
-    """Write ``model.pt``; it loads where this package is not installed."""
+def export_torchscript(
+    module: nn.Module,
+    examples: Examples,
+    _: tuple[str, ...],
+    settings: ExportSettings,
+    folder: Path,
+    progress: Progress,
+) -> tuple[dict[str, Any], tuple[dict[str, Any], ...]]:
+    """Write ``model.pt``, which loads where this package is not installed; returns the settings for the manifest."""
+    osa = traced_settings(module, examples.tensors, settings)
     with progress.step("compile the module with TorchScript"), quiet():
         scripted = _script(module)
     with progress.step("write the model"), quiet():
-        path = folder / MODEL_FILES["torchscript"]
+        path = folder / FORMATS["torchscript"].file
         whole = path.with_suffix(".whole")
         scripted.save(str(whole))
         rewrite(whole, path)
         whole.unlink()
+    return osa, ()
 
 
 def _script(module: nn.Module) -> torch.jit.ScriptModule:

@@ -17,6 +17,7 @@ from typing import Any
 
 from osa_runtime.errors import ArtifactError
 from osa_runtime.external_data import external_files
+from osa_runtime.formats import FORMATS
 from osa_runtime.interface import Interface, Roles, TensorSpec
 from osa_runtime.manifest_checks import check_manifest
 from osa_runtime.pixels import Standardisation
@@ -25,7 +26,6 @@ __all__ = ["Artifact", "Manifest", "TensorSpec"]
 
 VERSION = 1
 MANIFEST_FILE = "manifest.json"
-MODEL_FILES = {"onnx": "model.onnx", "torchscript": "model.pt", "pt2": "model.pt2"}
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,8 @@ class Manifest:
             check_manifest(manifest)
         except (TypeError, KeyError, ValueError, OverflowError, RecursionError) as error:
             raise ArtifactError(f"{where} lacks or misspells a field ({error}); export the model again.") from error
-        if manifest.format not in MODEL_FILES:
-            raise ArtifactError(f"{where} names the format {manifest.format!r}, expected {', '.join(MODEL_FILES)}.")
+        if manifest.format not in FORMATS:
+            raise ArtifactError(f"{where} names the format {manifest.format!r}, expected {', '.join(FORMATS)}.")
         return manifest
 
 
@@ -99,7 +99,7 @@ class Artifact:
 
     @property
     def model_path(self) -> Path:
-        return self.folder / MODEL_FILES[self.manifest.format]
+        return self.folder / FORMATS[self.manifest.format].file
 
     @classmethod
     def open(cls, folder: str | Path) -> Artifact:

@@ -10,9 +10,10 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from osa_runtime.artifact import MANIFEST_FILE, MODEL_FILES
+from osa_runtime.artifact import MANIFEST_FILE
 from osa_runtime.errors import ArtifactError, CheckpointError
 from osa_runtime.file_kinds import FileKind, file_kind
+from osa_runtime.formats import FORMATS
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"  # of a checkpoint
 CHECKPOINT_FOLDER, STATE_FILE = "checkpoint", "state.pt"  # of a training run
@@ -138,7 +139,11 @@ def _other_folder(path: Path) -> Found:
         return Found(f"cannot be read ({error.strerror or error})")
     if not entries:
         return Found("is an empty folder")
-    models = [entry.name for entry in entries if entry.name in MODEL_FILES.values() or entry.suffix == ".onnx"]
+    models = [
+        entry.name
+        for entry in entries
+        if entry.name in {known.file for known in FORMATS.values()} or entry.suffix == ".onnx"
+    ]
     if models:
         give = f"give the file itself: {path / models[0]}."
         return Found(f"has a model file but no {MANIFEST_FILE}", give)

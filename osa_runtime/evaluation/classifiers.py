@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from osa_runtime.artifact import MANIFEST_FILE, TensorSpec
 from osa_runtime.errors import InputError, MissingDependencyError
@@ -19,7 +19,7 @@ from osa_runtime.runtime.input_checks import Array
 from osa_runtime.runtime.session import load
 
 if TYPE_CHECKING:
-    from osa_runtime.models import SkiplessEncoder, SkiplessViT
+    pass
 
 
 @dataclass(frozen=True)
@@ -80,19 +80,11 @@ def _checkpoint(path: Path, where: Where) -> Classifier:
     if where.device != "cpu":
         raise InputError(f"{path} is a checkpoint, which is evaluated on the cpu; leave the device {where.device} out.")
     model, recorded = load_checkpoint(path), read_standardisation(checkpoint_folder(path))
-    inputs = _inputs(model)
+    interface = model.interface()
 
     def run(feeds: Mapping[str, Array]) -> dict[str, Array]:
         with torch.inference_mode():
-            return {"logits": model(*(torch.from_numpy(feeds[spec.name]) for spec in inputs)).numpy()}
+            return {"logits": model(*(torch.from_numpy(feeds[spec.name]) for spec in interface.inputs)).numpy()}
 
-    pixels = {inputs[0].name: recorded} if recorded is not None else {}
-    return Classifier(str(path), Interface(inputs, pixels=pixels), run)
-
-
-def _inputs(model: SkiplessViT | SkiplessEncoder) -> tuple[TensorSpec, ...]:
-    config: Any = model.config
-    if hasattr(config, "image_size"):
-        return (TensorSpec("images", "float32", ("batch", config.channels, *config.image_size)),)
-    kind, more = ("int64", ()) if config.vocabulary is not None else ("float32", (config.features,))
-    return TensorSpec("tokens", kind, ("batch", "tokens", *more)), TensorSpec("mask", "bool", ("batch", "tokens"))
+    pixels = {interface.inputs[0].name: recorded} if recorded is not None else {}
+    return Classifier(str(path), replace(interface, pixels=pixels), run)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from osa_runtime.errors import InputError
+from osa_runtime.interface import Interface, Roles, TensorSpec
 from osa_runtime.models.config import EncoderConfig
 from osa_runtime.models.embedding import classifier, isometric_linear, sinusoidal_positions
 from osa_runtime.models.stack import Stack
@@ -38,6 +39,19 @@ class SkiplessEncoder(nn.Module):
         self.stack = Stack(config)
         self.head = classifier(config.dim, config.classes)
         self.per_token = config.head == "token"
+
+    def interface(self) -> Interface:
+        config = self.config
+        tokens: int | str = "tokens" if config.max_length > 1 else 1
+        kind, width = ("int64", ()) if config.vocabulary is not None else ("float32", (config.features or 0,))
+        logits = ("batch", tokens, config.classes) if self.per_token else ("batch", config.classes)
+        return Interface(
+            (TensorSpec("tokens", kind, ("batch", tokens, *width)), TensorSpec("mask", "bool", ("batch", tokens))),
+            (TensorSpec("logits", "float32", logits),),
+            axes={"tokens": {"min": 1, "max": config.max_length}} if config.max_length > 1 else {},
+            values={} if config.vocabulary is None else {"tokens": {"min": 0, "max": config.vocabulary - 1}},
+            roles=Roles("batch", "mask"),
+        )
 
     def forward(self, tokens: Tensor, mask: Optional[Tensor] = None) -> Tensor:
         if not torch.jit.is_scripting():

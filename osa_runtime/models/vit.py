@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from osa_runtime.errors import InputError
+from osa_runtime.interface import Interface, Roles, TensorSpec
 from osa_runtime.models.config import ViTConfig
 from osa_runtime.models.embedding import StandardisedLinear, classifier, isometric_linear
 from osa_runtime.models.stack import Stack
@@ -39,6 +40,13 @@ class SkiplessViT(nn.Module):
         )
         self.embed = StandardisedLinear(self.embed, mean, std)
         self.takes_bytes, self.brightest = True, int(standardisation.pixels[1])
+
+    def interface(self) -> Interface:
+        dtype = "uint8" if self.takes_bytes else "float32"
+        images = TensorSpec("images", dtype, ("batch", self.channels, *self.config.image_size))
+        logits = TensorSpec("logits", "float32", ("batch", self.config.classes))
+        values = {"images": {"min": 0, "max": self.brightest}} if self.takes_bytes else {}
+        return Interface((images,), (logits,), values=values, roles=Roles("batch"))
 
     def forward(self, images: Tensor) -> Tensor:
         if not torch.jit.is_scripting():

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from osa_runtime.artifact import Artifact, Manifest, TensorSpec
 from osa_runtime.errors import InputError, RunError
 from osa_runtime.file_kinds import NO_MODELS, file_kind
+from osa_runtime.formats import FORMATS
 from osa_runtime.interface import Interface
 from osa_runtime.recognition import not_an_artifact
 from osa_runtime.runtime.calibrated_ranges import CalibratedRanges
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Session", "load"]
 
-FORMAT_OF = {".onnx": "onnx", ".pt": "torchscript", ".pt2": "pt2"}
+SUFFIXES = {Path(known.file).suffix: known.name for known in FORMATS.values()}
 
 
 @dataclass(frozen=True)
@@ -170,15 +171,10 @@ def load(
 
 
 def _open(source: Source, options: LoadOptions) -> Session:
-    if source.format == "onnx":
-        from osa_runtime.runtime.onnx_session import OnnxSession
-
-        return OnnxSession(source, options)
-    if options.profile is not None:
+    if options.profile is not None and source.format != "onnx":
         raise InputError(f"Only ONNX models can be profiled, {source.path} is {source.format}; export it as onnx.")
-    from osa_runtime.runtime.torch_session import TorchSession
-
-    return TorchSession(source, options)
+    session: Session = FORMATS[source.format].part("session")(source, options)
+    return session
 
 
 def _source(path: Path, check_hash: bool) -> Source:
@@ -189,6 +185,6 @@ def _source(path: Path, check_hash: bool) -> Source:
         if check_hash:
             artifact.check_files()
         return Source(artifact.model_path, artifact.manifest.format, artifact)
-    if path.suffix not in FORMAT_OF or file_kind(path) in NO_MODELS:
+    if path.suffix not in SUFFIXES or file_kind(path) in NO_MODELS:
         raise not_an_artifact(path)
-    return Source(path, FORMAT_OF[path.suffix])
+    return Source(path, SUFFIXES[path.suffix])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -12,12 +12,11 @@ from typing import Any, Literal
 from torch import nn
 
 from osa_runtime.artifact import Artifact, Manifest, TensorSpec, sha256
-from osa_runtime.exporters.checkpoint_export import example_inputs, export_checkpoint, load_model, value_ranges
-from osa_runtime.exporters.examples import DTYPES
+from osa_runtime.exporters.checkpoint_export import export_checkpoint, load_model
 from osa_runtime.exporters.factory_export import check_factory, export_built, load_factory
 from osa_runtime.exporters.pipeline import export
 from osa_runtime.exporters.recorded import is_static, recorded_examples, recorded_options
-from osa_runtime.interface import ANY_DTYPE
+from osa_runtime.interface import ANY_DTYPE, Range
 from osa_runtime.models.checkpoint import WEIGHTS_FILE, checkpoint_folder
 from osa_runtime.nn import OrthogonalSelfAttention
 from osa_runtime.nn.depth import rounding_depth
@@ -41,30 +40,25 @@ class Expectation:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[str, ...] = ("logits",)
     sha256: str | None = None
-    values: dict[str, dict[str, int]] = field(default_factory=dict)
-    axes: dict[str, dict[str, int]] = field(default_factory=dict)
+    values: Mapping[str, Range] = field(default_factory=dict)
+    axes: Mapping[str, Range] = field(default_factory=dict)
     unrounded: nn.Module | None = None
 
     @classmethod
     def of_checkpoint(cls, folder: Path, pixels: str = "float32") -> Expectation:
         """``pixels`` is the type that the artifact takes images in."""
         model = load_model(folder, pixels)
-        examples, axes = example_inputs(model, static=False)
-        specs = []
-        for (name, dims), example in zip(axes.items(), examples, strict=True):
-            shape = tuple(dims[i].__name__ if i in dims else size for i, size in enumerate(example.shape))
-            specs.append(TensorSpec(name, DTYPES[example.dtype], shape))
-        longest = getattr(model.config, "max_length", None)
+        interface = model.interface()
         return cls(
             "checkpoint",
             model,
             lambda manifest, out: export_checkpoint(
                 folder, out, static=is_static(manifest), pixels=pixels, checked=False, **recorded_options(manifest)
             ),
-            tuple(specs),
+            interface.inputs,
             sha256=sha256(checkpoint_folder(folder) / WEIGHTS_FILE),
-            values=value_ranges(model),
-            axes={} if longest is None else {"tokens": {"min": 1, "max": longest}},
+            values=interface.values,
+            axes=interface.axes,
         )
 
     @classmethod

@@ -10,6 +10,7 @@ from typing import Any
 
 from osa_runtime.artifact import MANIFEST_FILE, Artifact, TensorSpec, sha256
 from osa_runtime.errors import ArtifactError, InputError
+from osa_runtime.formats import FORMATS
 from osa_runtime.interface import ANY_DTYPE, Interface
 from osa_runtime.parity.certificate import Check
 from osa_runtime.runtime.device import Where
@@ -95,19 +96,8 @@ class Subject:
         return replace(self.session.interface, inputs=self.inputs)
 
     def insides(self) -> Insides:
-        names = [spec.name for spec in self.session.inputs]
-        if self.format == "onnx":
-            from osa_runtime.verification.inside.onnx_insides import OnnxInsides
-
-            calls = self.artifact.manifest.attentions if self.artifact is not None else ()
-            return OnnxInsides(self.session.path, calls, self.where.threads)
-        if self.format == "pt2":
-            from osa_runtime.verification.inside.pt2_insides import Pt2Insides
-
-            return Pt2Insides(self.session.path, names)
-        from osa_runtime.verification.inside.torchscript_insides import TorchScriptInsides
-
-        return TorchScriptInsides(self.session.path, names)
+        found: Insides = FORMATS[self.format].part("insides")(self.session, self.where.threads)
+        return found
 
     def describe(self) -> dict[str, Any]:
         placement = self.session.placement

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from osa_runtime.artifact import MODEL_FILES
+from osa_runtime.formats import FORMATS
 from osa_runtime.parity.tolerances import (
     EPS,
     FACTORS,
@@ -19,7 +19,7 @@ from osa_runtime.parity.tolerances import (
 )
 
 QUANTIZED = ("w8", "w8a8")  # ONNX alone can be quantised
-ENTRIES = [*itertools.product(MODEL_FILES, ("fp32", "fp16")), *(("onnx", dtype) for dtype in QUANTIZED)]
+ENTRIES = [*itertools.product(FORMATS, ("fp32", "fp16")), *(("onnx", dtype) for dtype in QUANTIZED)]
 
 
 def test_every_format_and_type_has_an_entry() -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from osa_runtime import ArtifactError, load
-from osa_runtime.artifact import MODEL_FILES
-from small_models import FORMATS
+from osa_runtime.formats import FORMATS
+from small_models import FORMATS as NAMES
 
 Exported = Callable[[str, str], Path]
 
@@ -171,16 +171,16 @@ def test_damage_is_an_error_or_an_answer(exported: Exported, tmp_path: Path, kin
 
 
 @pytest.mark.parametrize("file", ["the model", "manifest.json"])
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("kind", NAMES)
 def test_what_is_no_model_or_manifest_is_refused(exported: Exported, tmp_path: Path, kind: str, file: str) -> None:
-    others = [exported("encoder", other) for other in FORMATS]
+    others = [exported("encoder", other) for other in NAMES]
     folder = shutil.copytree(exported("encoder", kind), tmp_path / "a")
-    name = MODEL_FILES[kind] if file == "the model" else file
+    name = FORMATS[kind].file if file == "the model" else file
     (count,) = run_apart(MALFORMED, folder, name, others[0].parent)
     assert count >= 20
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("kind", NAMES)
 def test_every_field_of_a_manifest_may_be_wrong(exported: Exported, tmp_path: Path, kind: str) -> None:
     folder = shutil.copytree(exported("encoder", kind), tmp_path / "a")
     count, refused = run_apart(FIELDS, folder, "manifest.json")

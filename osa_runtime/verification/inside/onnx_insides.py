@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import onnx
@@ -21,6 +21,7 @@ from osa_runtime.exporters.functions import DOMAIN
 from osa_runtime.exporters.onnx_reading import read_onnx, readable_errors
 from osa_runtime.exporters.onnx_tensors import input_specs
 from osa_runtime.runtime.onnx_session import EXTERNAL_DATA_FOLDER, error_text
+from osa_runtime.runtime.session import Session
 from osa_runtime.verification.inside.insides import Array, Calls, Core, Glue, Insides, Written
 from osa_runtime.verification.inside.onnx_slicing import GraphIndex, reads
 
@@ -54,6 +55,10 @@ class OnnxInsides(Insides):
         self.units = tuple(self._boundaries)
         self.attentions = tuple(sorted(self._calls, key=lambda name: self._index.maker[self._calls[name]["output"]]))
         self._latest: tuple[tuple[tuple[str, ...], tuple[str, ...]], Any] | None = None
+
+    @classmethod
+    def of(cls, session: Session, threads: int | None) -> Self:
+        return cls(session.path, session.manifest.attentions if session.manifest is not None else (), threads)
 
     def outputs_of(self, units: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
         values = self._run({}, feeds, [self._boundaries[unit].out for unit in units])

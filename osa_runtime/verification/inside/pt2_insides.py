@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import torch
@@ -11,11 +12,11 @@ from torch import Tensor
 from torch.fx import Node
 from torch.utils._pytree import tree_leaves
 
-from osa_runtime.artifact import MODEL_FILES
 from osa_runtime.errors import InputError
 from osa_runtime.exporters.examples import Examples
 from osa_runtime.exporters.progress import Progress
-from osa_runtime.exporters.pt2_export import export_pt2
+from osa_runtime.exporters.pt2_export import save_pt2
+from osa_runtime.runtime.session import Session
 from osa_runtime.runtime.torch_files import read_pt2
 from osa_runtime.verification.inside.insides import Array, Calls, Core, Glue, Insides, Written
 from osa_runtime.verification.inside.pt2_attention import Attention, find_attention
@@ -35,6 +36,10 @@ class Pt2Insides(Insides):
         self._attentions = {name: attention for name, attention in found.items() if attention is not None}
         self.units, self.attentions = tuple(self._units), tuple(self._attentions)
         self._parts: dict[str, Part] = {}
+
+    @classmethod
+    def of(cls, session: Session, _: int | None) -> Self:
+        return cls(session.path, [spec.name for spec in session.inputs])
 
     def outputs_of(self, units: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
         check_known(units, self.units, self._path)
@@ -140,8 +145,7 @@ class Pt2Insides(Insides):
 
 def _write(module: torch.fx.GraphModule, inputs: Mapping[str, Array], folder: Path) -> Written:
     tensors = tuple(map(to_tensor, inputs.values()))
-    export_pt2(module, Examples(tuple(inputs), tensors, tuple({} for _ in inputs)), folder, Progress(None))
-    (folder / MODEL_FILES["pt2"]).rename(folder / "unit.pt2")
+    save_pt2(module, Examples(tuple(inputs), tensors, tuple({} for _ in inputs)), folder / "unit.pt2", Progress(None))
     return Written("unit.pt2", inputs)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 
 from osa_runtime.exporters.quiet import quiet
+from osa_runtime.runtime.session import Session
 from osa_runtime.runtime.torch_files import read_torchscript
 from osa_runtime.verification.inside.insides import Array, Calls, Core, Glue, Insides, Written
 from osa_runtime.verification.inside.script_attend import attend_function
@@ -40,6 +41,10 @@ class TorchScriptInsides(Insides):
         for name in self.attentions:
             recorder.add_core(self._parts[name])
         recorder.add_cuts(self.units)
+
+    @classmethod
+    def of(cls, session: Session, _: int | None) -> Self:
+        return cls(session.path, [spec.name for spec in session.inputs])
 
     def outputs_of(self, units: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
         return self._values(OUTPUT, units, feeds)

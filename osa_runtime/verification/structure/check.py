@@ -15,6 +15,7 @@ from osa_runtime.errors import ArtifactError
 from osa_runtime.exporters.facts import versions
 from osa_runtime.exporters.folding import prepared
 from osa_runtime.exporters.settings import ExportSettings
+from osa_runtime.formats import FORMATS
 from osa_runtime.parity.certificate import STRUCTURE_CHECK, Check
 from osa_runtime.verification.expectation import Expectation
 from osa_runtime.verification.rounded_weights import rounded
@@ -22,7 +23,6 @@ from osa_runtime.verification.structure.differences import graph_differences, sh
 from osa_runtime.verification.structure.graph import Array, MalformedGraphError, Model
 from osa_runtime.verification.structure.guess import guessed_manifest
 from osa_runtime.verification.structure.manifests import OF_REFERENCE, attention_differences, manifest_differences
-from osa_runtime.verification.structure.reading import read_model
 from osa_runtime.verification.structure.tensors import missing_weights
 from osa_runtime.verification.subject import Subject
 
@@ -83,7 +83,7 @@ def _compared(subject: Subject, manifest: Manifest, again: Artifact) -> Structur
         same = not known or manifest.attentions == again.manifest.attentions
         text = f"every file is, byte for byte, what {fresh} gives" if same else "manifest attentions are others"
         return Structure((Check(STRUCTURE_CHECK, same, text),))
-    wanted, found = (read_model(path, manifest.format) for path in (again.model_path, subject.session.path))
+    wanted, found = (FORMATS[manifest.format].part("graph")(path) for path in (again.model_path, subject.session.path))
     differences = [*in_manifest, *graph_differences(found, wanted)]
     if known and not differences:
         differences = attention_differences(manifest, again.manifest, found, wanted)
@@ -115,7 +115,7 @@ def _unrepeatable(subject: Subject, expected: Expectation, why: str) -> Structur
     if subject.artifact is not None:
         return _failed(why)
     try:
-        found = read_model(subject.session.path, subject.format)
+        found = FORMATS[subject.format].part("graph")(subject.session.path)
     except (MalformedGraphError, ArtifactError) as error:
         return _failed(f"the model cannot be compared: {error}")
     settings = ExportSettings(subject.format, dtype="fp16" if subject.dtype == "fp16" else "fp32")
