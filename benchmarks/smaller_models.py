@@ -32,7 +32,7 @@ from osa_runtime.benchmarking.figures import Spread, block_medians, ratio
 from osa_runtime.benchmarking.machine import describe_machine
 from osa_runtime.benchmarking.rotation import Schedule, rotate
 from osa_runtime.exporters import export_checkpoint
-from osa_runtime.exporters.quantization import quantize
+from osa_runtime.quantization import quantize
 from osa_runtime.training import load_dataset
 
 Array = NDArray[Any]

@@ -37,8 +37,8 @@ def inspect(
     [cyan]osa inspect exported/digits --json | jq .graph.operators[/cyan]
     """
     from osa_runtime.cli.inspection_tables import show
-    from osa_runtime.exporters.drawing import check_picture_path, draw_artifact
-    from osa_runtime.exporters.inspection import inspect_artifact
+    from osa_runtime.inspection.drawing import check_picture_path, draw_artifact
+    from osa_runtime.inspection.facts import inspect_artifact
 
     if graph is not None:
         check_picture_path(graph)

@@ -9,8 +9,8 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
-from osa_runtime.exporters.inspection import GraphFacts, Inspection
-from osa_runtime.exporters.placement import Placement
+from osa_runtime.inspection.facts import GraphFacts, Inspection
+from osa_runtime.inspection.kernel_coverage import KernelCoverage
 from osa_runtime.pixels import Standardisation
 
 
@@ -105,7 +105,7 @@ def _inside_functions(graph: GraphFacts) -> Padding:
     return Padding(f"[dim]only inside functions:[/] {escape(', '.join(inner))}", (0, 2))
 
 
-def _show_placement(console: Console, placement: Placement) -> None:
+def _show_placement(console: Console, placement: KernelCoverage) -> None:
     name = placement.provider.upper() if placement.provider == "cpu" else "CUDA"
     unknown = placement.source.startswith("unknown")
     if placement.gaps:
@@ -120,7 +120,7 @@ def _show_placement(console: Console, placement: Placement) -> None:
     console.print(Padding(f"[dim]{start} {escape(placement.source)}[/]", (0, 2)))
 
 
-def _missing(placement: Placement) -> str:
+def _missing(placement: KernelCoverage) -> str:
     return f"{placement.missing} of {placement.nodes} nodes have no kernel"
 
 

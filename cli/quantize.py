@@ -62,9 +62,9 @@ def quantize(
     from osa_runtime.cli.requirements import require_packages
 
     require_packages("Quantising", "onnx")
-    from osa_runtime.exporters.quantization import QuantizeSettings
-    from osa_runtime.exporters.quantization import quantize as run
-    from osa_runtime.exporters.quantization.quantizing import check_source
+    from osa_runtime.quantization import QuantizeSettings
+    from osa_runtime.quantization import quantize as run
+    from osa_runtime.quantization.quantizing import check_source
 
     settings = QuantizeSettings(weights, activations, tuple(keep or ()))
     check_source(artifact, out, settings, calibration, replace=replace)

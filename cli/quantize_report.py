@@ -14,7 +14,7 @@ from rich.table import Table
 from osa_runtime.parity.tolerances import relative_tolerance
 
 if TYPE_CHECKING:
-    from osa_runtime.exporters.quantization import Quantized
+    from osa_runtime.quantization import Quantized
 
 CAUTIONS = {
     "dynamic": "rows that share a batch share their ranges: a row's answer depends on the rows beside it",

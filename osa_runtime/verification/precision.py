@@ -14,7 +14,7 @@ def check_precision(subject: Subject) -> Iterator[Check]:
         return
     from onnx import TensorProto
 
-    from osa_runtime.exporters.onnx_reading import read_onnx
+    from osa_runtime.onnx_files import read_onnx
 
     types = {tensor.data_type for tensor in read_onnx(subject.session.path).graph.initializer}
     if not types & {TensorProto.INT8, TensorProto.UINT8}:

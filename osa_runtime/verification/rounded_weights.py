@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from osa_runtime.exporters.eager import Eager, answer_of
 from osa_runtime.exporters.folding import prepared
-from osa_runtime.exporters.quantization.selection import PRODUCTS
 from osa_runtime.exporters.settings import ExportSettings
 from osa_runtime.nn.projection import PackedProjection
 from osa_runtime.parity.certificate import Check
@@ -28,6 +27,7 @@ from osa_runtime.parity.compare import compare
 from osa_runtime.parity.feeds import Case
 from osa_runtime.parity.sensitivity import SAMPLES
 from osa_runtime.parity.tolerances import FEW, rounding_move
+from osa_runtime.quantization.selection import PRODUCTS
 
 Array = NDArray[Any]
 SLACK = 1e-3  # of a step: what the rounding of a scale adds to half a step

@@ -24,7 +24,7 @@ def test_the_table_has_ratios_beside_the_time_of_fp32() -> None:
 
 
 def test_accuracy_and_deviation_are_of_the_artifact_itself(exported, tmp_path: Path) -> None:
-    from osa_runtime.exporters.quantization import quantize
+    from osa_runtime.quantization import quantize
     from osa_runtime.runtime.session import load
     from small_models import feeds
 

@@ -27,7 +27,7 @@ if history:  # what a process did before must not show in the names of types and
     torch.jit.script(layers)
     torch.export.export(layers, (torch.ones(2, 3),), dynamic_shapes=({0: torch.export.Dim("rows")},))
 from osa_runtime.exporters import export_checkpoint
-from osa_runtime.exporters.quantization import quantize
+from osa_runtime.quantization import quantize
 for name, options in json.loads(sys.argv[5]):
     export_checkpoint(checkpoints / name, out / json.dumps([name, options]).replace("/", "_"), **options)
     if not options:

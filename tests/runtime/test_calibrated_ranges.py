@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from osa_runtime import load
 from osa_runtime.artifact import Manifest
 from osa_runtime.cli.main import app
-from osa_runtime.exporters.quantization import quantize
+from osa_runtime.quantization import quantize
 from osa_runtime.runtime.calibrated_ranges import CalibratedRanges
 from osa_runtime.serving.engine import Engine
 from osa_runtime.serving.logs import Log

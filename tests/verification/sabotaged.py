@@ -12,10 +12,10 @@ import numpy as np
 import torch
 
 from made_once import export_checkpoint
-from osa_runtime.exporters.quantization import quantize
 from osa_runtime.models import EncoderConfig, SkiplessEncoder, SkiplessViT, ViTConfig, save_checkpoint
 from osa_runtime.parity.certificate import Certificate
 from osa_runtime.pixels import Standardisation
+from osa_runtime.quantization import quantize
 from osa_runtime.verification import VerifyOptions, verify
 
 SIZES: dict[str, Any] = {"dim": 8, "depth": 2, "heads": 2, "alpha": 0.5}

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from osa_runtime.exporters import export_checkpoint
-from osa_runtime.exporters.quantization import quantize
 from osa_runtime.models import EncoderConfig, SkiplessEncoder, SkiplessViT, ViTConfig, save_checkpoint
+from osa_runtime.quantization import quantize
 from osa_runtime.verification import VerifyOptions, verify
 
 COUNT = 200

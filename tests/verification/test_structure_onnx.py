@@ -16,7 +16,7 @@ from sabotage import broken_onnx, change_weight, drop_squaring, signed
 from structures import Compare
 
 from osa_runtime.artifact import MANIFEST_FILE
-from osa_runtime.exporters.quantization import quantize
+from osa_runtime.quantization import quantize
 from osa_runtime.verification import VerifyOptions, compare_artifacts, verify
 from osa_runtime.verification.structure.graph import MalformedGraphError
 from osa_runtime.verification.structure.guess import guessed_manifest

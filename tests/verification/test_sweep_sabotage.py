@@ -222,7 +222,7 @@ def test_the_honest_ones_pass(name: str, made: Callable[..., Any]) -> None:
 
 def test_an_int8_model_times_1000_for_large_inputs_fails(made: Callable[..., Any], tmp_path: Path) -> None:
     """Few digits are left in 8 bits at such norms, but a thousandfold is no rounding."""
-    from osa_runtime.exporters.quantization import quantize
+    from osa_runtime.quantization import quantize
 
     artifact, checkpoint = made("vit")
     quantize(artifact, tmp_path / "w8")

@@ -18,8 +18,7 @@ from onnx import TensorProto
 from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import RunError
 from osa_runtime.exporters.functions import DOMAIN
-from osa_runtime.exporters.onnx_reading import read_onnx, readable_errors
-from osa_runtime.exporters.onnx_tensors import input_specs
+from osa_runtime.onnx_files import input_specs, read_onnx, readable_errors
 from osa_runtime.runtime.onnx_session import EXTERNAL_DATA_FOLDER, error_text
 from osa_runtime.runtime.session import Session
 from osa_runtime.verification.inside.insides import Array, Calls, Core, Glue, Insides, Written

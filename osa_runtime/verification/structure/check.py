@@ -61,7 +61,7 @@ def check_structure(subject: Subject, expected: Expectation) -> Structure:
 
 
 def _quantized(source: Artifact, manifest: Manifest, out: Path) -> Artifact:
-    from osa_runtime.exporters.quantization import quantize
+    from osa_runtime.quantization import quantize
 
     said = manifest.quantization
     return quantize(

@@ -13,8 +13,8 @@ def guessed_manifest(subject: Subject) -> Manifest:
     known = Manifest(subject.format, subject.inputs, subject.session.outputs, 0, dtype=subject.dtype)
     if subject.format != "onnx":
         return known
-    from osa_runtime.exporters.onnx_reading import read_onnx
     from osa_runtime.exporters.settings import OPSETS
+    from osa_runtime.onnx_files import read_onnx
 
     model = read_onnx(subject.session.path)
     opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), None)

@@ -10,9 +10,8 @@ from typing import Any
 import onnx
 from onnx.numpy_helper import to_array
 
-from osa_runtime.exporters.onnx_reading import readable_errors
-from osa_runtime.exporters.onnx_tensors import input_specs, output_specs
 from osa_runtime.external_data import external_files
+from osa_runtime.onnx_files import input_specs, output_specs, readable_errors
 from osa_runtime.verification.structure.graph import (
     Fact,
     Graph,

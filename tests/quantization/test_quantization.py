@@ -18,12 +18,12 @@ from osa_runtime.artifact import Artifact
 from osa_runtime.errors import ExportError, InputError
 from osa_runtime.exporters import export_checkpoint
 from osa_runtime.exporters.functions import DOMAIN
-from osa_runtime.exporters.onnx_tensors import input_specs, output_specs
-from osa_runtime.exporters.quantization import checks, quantize, quantizing
-from osa_runtime.exporters.quantization.checks import check_file, check_rewriting
-from osa_runtime.exporters.quantization.selection import Selection, select
-from osa_runtime.exporters.quantization.weights import quantize_products
+from osa_runtime.onnx_files import input_specs, output_specs
 from osa_runtime.parity.tolerances import relative_tolerance
+from osa_runtime.quantization import checks, quantize, quantizing
+from osa_runtime.quantization.checks import check_file, check_rewriting
+from osa_runtime.quantization.selection import Selection, select
+from osa_runtime.quantization.weights import quantize_products
 from osa_runtime.runtime.session import load
 from osa_runtime.verification import VerifyOptions, compare_artifacts, verify
 from osa_runtime.verification.inside.onnx_insides import OnnxInsides
@@ -251,7 +251,7 @@ def test_ranges_that_do_not_fit_the_model_fail(exported: Exported, tmp_path: Pat
 def test_it_needs_no_torch(exported: Exported, tmp_path: Path) -> None:
     source, examples = exported("encoder", "onnx"), calibration(tmp_path, "encoder")
     script = (
-        "import sys; from osa_runtime.exporters.quantization import quantize; "
+        "import sys; from osa_runtime.quantization import quantize; "
         "quantize(sys.argv[1], sys.argv[2], activations='static', calibration=sys.argv[3]); "
         "sys.exit('torch' in sys.modules)"
     )
@@ -360,6 +360,6 @@ def test_an_operator_without_kernel_is_found(tmp_path: Path, monkeypatch: pytest
 
 
 def _nowhere() -> Any:
-    from osa_runtime.exporters.placement import NOWHERE, Gap, Placement
+    from osa_runtime.inspection.kernel_coverage import NOWHERE, Gap, KernelCoverage
 
-    return Placement("cpu", "", 1, (Gap("MatMul", (), NOWHERE, ("a",)),))
+    return KernelCoverage("cpu", "", 1, (Gap("MatMul", (), NOWHERE, ("a",)),))

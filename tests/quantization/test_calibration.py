@@ -12,8 +12,8 @@ import pytest
 from osa_runtime.artifact import Artifact
 from osa_runtime.errors import InputError, RunError
 from osa_runtime.exporters import export_checkpoint
-from osa_runtime.exporters.quantization import quantize
-from osa_runtime.exporters.quantization.calibration import read_calibration
+from osa_runtime.quantization import quantize
+from osa_runtime.quantization.calibration import read_calibration
 from small_models import feeds
 
 Exported = Callable[[str, str], Path]

@@ -12,10 +12,9 @@ import pytest
 
 import handmade_onnx as handmade
 from osa_runtime.errors import InputError, MissingDependencyError, StorageError
-from osa_runtime.exporters import drawing
-from osa_runtime.exporters.drawing import draw_graph
-from osa_runtime.exporters.layout import lay_out
-from osa_runtime.exporters.outline import outline
+from osa_runtime.inspection import drawing
+from osa_runtime.inspection.drawing import draw_graph, lay_out
+from osa_runtime.inspection.outline import outline
 
 
 def inlined(model: onnx.ModelProto) -> onnx.ModelProto:

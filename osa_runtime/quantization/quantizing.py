@@ -15,19 +15,15 @@ from osa_runtime.artifact import MANIFEST_FILE, Artifact, Manifest, describe_fil
 from osa_runtime.atomic import atomic_folder, check_replaceable
 from osa_runtime.errors import InputError
 from osa_runtime.exporters.destination import check_apart
-from osa_runtime.exporters.onnx_reading import external_files, read_onnx
-from osa_runtime.exporters.onnx_tensors import LARGEST_SINGLE_FILE, weight_bytes
 from osa_runtime.exporters.progress import Listener, Progress
-from osa_runtime.exporters.quantization.activations import quantize_dynamic, quantize_static
-from osa_runtime.exporters.quantization.calibration import Calibration, read_calibration
-from osa_runtime.exporters.quantization.checks import check_file, check_rewriting
-from osa_runtime.exporters.quantization.deviation import deviation, random_feeds
-from osa_runtime.exporters.quantization.nan_carrying import carry_nan
-from osa_runtime.exporters.quantization.ranges import Ranges, check_ranges, measure_ranges
-from osa_runtime.exporters.quantization.selection import Selection, select
-from osa_runtime.exporters.quantization.settings import QuantizeSettings
-from osa_runtime.exporters.quantization.weights import quantize_products, quantize_tables
+from osa_runtime.onnx_files import LARGEST_SINGLE_FILE, external_files, read_onnx, weight_bytes
 from osa_runtime.parity.metrics import Metrics
+from osa_runtime.quantization.activations import Ranges, check_ranges, measure_ranges, quantize_dynamic, quantize_static
+from osa_runtime.quantization.calibration import Calibration, read_calibration
+from osa_runtime.quantization.checks import check_file, check_rewriting
+from osa_runtime.quantization.deviation import deviation, random_feeds
+from osa_runtime.quantization.selection import Selection, select
+from osa_runtime.quantization.weights import carry_nan, quantize_products, quantize_tables
 from osa_runtime.runtime.session import load
 
 
@@ -227,3 +223,38 @@ def _version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
+
+
+WEIGHTS = ("int8",)
+ACTIVATIONS = ("none", "dynamic", "static")
+
+
+@dataclass(frozen=True)
+class QuantizeSettings:
+    """``keep`` are names of parts, with * and ? where wanted, whose weights stay in float32."""
+
+    weights: str = "int8"
+    activations: str = "none"
+    keep: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _one_of("weights", self.weights, WEIGHTS)
+        _one_of("activations", self.activations, ACTIVATIONS)
+
+    @property
+    def dtype(self) -> str:
+        """As the manifest and the table of tolerances call it: 8-bit weights, and 8-bit activations beside them."""
+        return "w8" if self.activations == "none" else "w8a8"
+
+    @property
+    def weight_bits(self) -> int:
+        """Without VNNI instructions a CPU adds two products of uint8 and int8 in 16 bits, and saturates silently.
+
+        With weights of 7 bits it cannot: 2 · 255 · 64 < 2¹⁵. So the answers do not depend on the CPU.
+        """
+        return 8 if self.activations == "none" else 7
+
+
+def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InputError(f"{name}={value!r}: expected {' or '.join(choices)}.")

@@ -6,7 +6,7 @@ computed in every run, and ONNX Runtime may even fuse it into a product that rou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from osa_runtime.exporters.quantization.selection import output_axis
+from osa_runtime.quantization.selection import output_axis
 
 Inserted = tuple[list[onnx.NodeProto], list[onnx.TensorProto]]
 
@@ -85,3 +85,29 @@ def _quantize(weight: onnx.TensorProto, axis: int) -> tuple[onnx.TensorProto, ND
     pairs = [compute_data_quant_params(channel, TensorProto.INT8, symmetric=True) for channel in channels]
     zero, scale = (np.array(column) for column in zip(*pairs, strict=True))
     return quantize_onnx_initializer(weight, TensorProto.INT8, zero, scale, axis), scale.astype(np.float32)
+
+
+ZERO, LAST_AXIS = "nothing", "last_axis"
+
+
+def carry_nan(model: onnx.ModelProto, original: onnx.ModelProto, names: Collection[str]) -> None:
+    """``names`` are the products of ``original`` that have 8 bits in ``model``."""
+    products = {node.output[0]: node for node in original.graph.node if node.name in names}
+    nodes = []
+    for node in model.graph.node:
+        nodes.append(node)
+        for index, name in enumerate(node.output):
+            if name in products:
+                node.output[index] = f"{name}_of_8_bits"
+                nodes += _carrying(products[name])
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    model.graph.initializer.append(numpy_helper.from_array(np.array(0.0, np.float32), ZERO))
+    model.graph.initializer.append(numpy_helper.from_array(np.array([-1], np.int64), LAST_AXIS))
+
+
+def _carrying(product: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+    x, out = product.input[0], product.output[0]
+    yield helper.make_node("Mul", [x, ZERO], [f"{out}_zeros"], f"{product.name}_zeros")
+    yield helper.make_node("ReduceSum", [f"{out}_zeros", LAST_AXIS], [f"{out}_lost"], f"{product.name}_lost")
+    yield helper.make_node("Add", [f"{out}_of_8_bits", f"{out}_lost"], [out], f"{product.name}_carried")

@@ -10,11 +10,9 @@ from typing import Any
 import onnx
 
 from osa_runtime.errors import ExportError
-from osa_runtime.exporters.onnx_reading import read_onnx, readable_errors
-from osa_runtime.exporters.onnx_tensors import input_specs, output_specs
-from osa_runtime.exporters.placement import NOWHERE, place
-from osa_runtime.exporters.quantization.selection import Selection, between
-from osa_runtime.exporters.requirements import expand
+from osa_runtime.inspection.kernel_coverage import NOWHERE, expand, place
+from osa_runtime.onnx_files import input_specs, output_specs, read_onnx, readable_errors
+from osa_runtime.quantization.selection import Selection, between
 from osa_runtime.runtime.kernels import list_kernels
 
 INTEGERS = (onnx.TensorProto.INT8, onnx.TensorProto.UINT8)

@@ -13,9 +13,8 @@ from onnx import TensorProto
 import handmade_onnx as handmade
 from osa_runtime.artifact import Manifest, TensorSpec, describe_files
 from osa_runtime.errors import ArtifactError
-from osa_runtime.exporters.inspection import Inspection, inspect_artifact
-from osa_runtime.exporters.placement import IN_FLOAT32, NOWHERE, ON_CPU, UNKNOWN, place
-from osa_runtime.exporters.requirements import expand
+from osa_runtime.inspection.facts import Inspection, inspect_artifact
+from osa_runtime.inspection.kernel_coverage import IN_FLOAT32, NOWHERE, ON_CPU, UNKNOWN, expand, place
 from osa_runtime.runtime.kernels import Kernel, KernelList, list_kernels
 
 

@@ -1,10 +1,9 @@
 """Smaller models: an artifact in, an artifact with 8-bit weights out, by ONNX Runtime's own quantiser; without torch.
 
-from osa_runtime.exporters.quantization import quantize
+from osa_runtime.quantization import quantize
 smaller = quantize("digits-onnx", "digits-int8")
 """
 
-from osa_runtime.exporters.quantization.quantizing import Quantized, quantize
-from osa_runtime.exporters.quantization.settings import QuantizeSettings
+from osa_runtime.quantization.quantizing import Quantized, QuantizeSettings, quantize
 
 __all__ = ["QuantizeSettings", "Quantized", "quantize"]
