@@ -91,7 +91,7 @@ def export(
     [cyan]osa export --factory my_models:build --weights w.safetensors --out mine[/cyan]
     """
     from osa_runtime.cli.export_report import ExportReport
-    from osa_runtime.cli.requirements import require_packages
+    from osa_runtime.environment import require_packages
     from osa_runtime.errors import InputError
 
     if (checkpoint is None) == (factory is None):

@@ -59,7 +59,7 @@ def quantize(
     [cyan]osa compare digits-int8 digits-onnx[/cyan]        how far the two are from each other
     """
     from osa_runtime.cli.quantize_report import QuantizeReport
-    from osa_runtime.cli.requirements import require_packages
+    from osa_runtime.environment import require_packages
 
     require_packages("Quantising", "onnx")
     from osa_runtime.quantization import QuantizeSettings

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import platform
 from collections.abc import Iterator, Sequence
-from importlib import metadata
 from typing import Any
 
 from torch import Tensor, nn
 
 from osa_runtime.artifact import TensorSpec
+from osa_runtime.environment import package_versions
 from osa_runtime.errors import ExponentRangeError, ExportError, InputError
 from osa_runtime.exporters.blame import reason
 from osa_runtime.exporters.examples import Examples, spec
@@ -91,10 +91,4 @@ def axis_ranges(examples: Examples) -> dict[str, dict[str, int]]:
 
 def versions() -> dict[str, str]:
     """Every package that had a part in the export."""
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+    return {"python": platform.python_version()} | package_versions(PACKAGES)

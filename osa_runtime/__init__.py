@@ -115,10 +115,9 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name not in {"torch", "safetensors", "onnx", "onnxscript"}:
             raise
-        raise MissingDependencyError(
-            f"osa_runtime.{name} needs {error.name}, which is not installed. "
-            'Install it with: pip install "osa-runtime[export]"'
-        ) from error
+        from osa_runtime.environment import missing_package
+
+        raise missing_package(f"osa_runtime.{name}", error.name, "export") from error
     globals()[name] = member
     return member
 

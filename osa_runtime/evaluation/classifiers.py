@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from osa_runtime.artifact import MANIFEST_FILE, TensorSpec
-from osa_runtime.errors import InputError, MissingDependencyError
+from osa_runtime.environment import missing_package
+from osa_runtime.errors import InputError
 from osa_runtime.interface import Interface
 from osa_runtime.pixels import Standardisation
 from osa_runtime.recognition import CHECKPOINT_FOLDER, CONFIG_FILE
@@ -73,10 +74,8 @@ def _checkpoint(path: Path, where: Where) -> Classifier:
 
         from osa_runtime.models.checkpoint import checkpoint_folder, load_checkpoint, read_standardisation
     except ModuleNotFoundError as error:
-        raise MissingDependencyError(
-            f'{path} is a checkpoint, which needs {error.name}. Run: pip install "osa-runtime[export]", or evaluate '
-            "what was exported from it."
-        ) from error
+        otherwise = ", or evaluate what was exported from it"
+        raise missing_package(f"The checkpoint {path}", error.name, "export", otherwise) from error
     if where.device != "cpu":
         raise InputError(f"{path} is a checkpoint, which is evaluated on the cpu; leave the device {where.device} out.")
     model, recorded = load_checkpoint(path), read_standardisation(checkpoint_folder(path))

@@ -8,12 +8,11 @@ from __future__ import annotations
 import importlib
 import json
 import math
-import os
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from osa_runtime.environment import usable_cores
 from osa_runtime.errors import InputError, OsaError
 from osa_runtime.runtime.input_checks import check_finite_inputs
 from osa_runtime.runtime.session import load
@@ -95,7 +94,7 @@ def _threads(config: Mapping[str, Any]) -> int:
     if chosen is not None:
         return int(chosen)
     instances = sum(int(group.get("count", 1)) for group in config.get("instance_group", [])) or 1
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    cores = usable_cores()
     return max(1, (cores - 1) // instances)
 
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from osa_runtime.errors import ArtifactError, InputError, MissingDependencyError
+from osa_runtime.environment import missing_package
+from osa_runtime.errors import ArtifactError, InputError
 from osa_runtime.parity.certificate import Certificate, Signature
 from osa_runtime.parity.trust import objection
 
@@ -114,7 +115,4 @@ def _require_cryptography() -> None:
     try:
         import cryptography  # noqa: F401  # only whether it is there
     except ImportError as error:
-        raise MissingDependencyError(
-            "Signatures need the package cryptography, which is not installed. "
-            'Run: pip install "osa-runtime[serve]" or "osa-runtime[export]"'
-        ) from error
+        raise missing_package("A signature", "cryptography", "serve") from error

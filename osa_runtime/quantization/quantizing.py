@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import onnx
 
 from osa_runtime.artifact import MANIFEST_FILE, Artifact, Manifest, describe_files
 from osa_runtime.atomic import atomic_folder, check_replaceable
+from osa_runtime.environment import package_versions
 from osa_runtime.errors import InputError
 from osa_runtime.exporters.destination import check_apart
 from osa_runtime.exporters.progress import Listener, Progress
@@ -209,20 +209,13 @@ def _description(
         "quantized": len(selection.products) + len(selection.tables),
         "kept": list(selection.kept),
         "source": {name: entry["sha256"] for name, entry in source.manifest.files.items()},
-        "versions": {name: found for name in ("onnx", "onnxruntime", "onnxruntime-gpu") if (found := _version(name))},
+        "versions": package_versions(("onnx", "onnxruntime", "onnxruntime-gpu")),
     }
     if examples is not None:
         described["calibration"] = examples.describe()
     if ranges:
         described["activation_ranges"] = ranges
     return described
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 WEIGHTS = ("int8",)

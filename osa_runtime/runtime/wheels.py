@@ -1,8 +1,8 @@
-"""Which wheel provides the module ``onnxruntime``: none, one, or several that overwrote each other."""
+"""The wheel that provides the module ``onnxruntime``: none, one, or several that overwrote each other."""
 
 from __future__ import annotations
 
-from importlib import metadata
+from osa_runtime.environment import package_versions
 
 # Every distribution that installs files under the same name `onnxruntime`.
 WHEELS = (
@@ -19,13 +19,7 @@ WHEELS = (
 
 def installed_wheels() -> dict[str, str]:
     """The installed distributions of ONNX Runtime and their versions."""
-    found = {}
-    for name in WHEELS:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+    return package_versions(WHEELS)
 
 
 def wheel_problem(wheels: dict[str, str] | None = None) -> str | None:
