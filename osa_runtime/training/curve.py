@@ -1,4 +1,4 @@
-"""The learning curve of a run as a picture."""
+"""The learning curve of a run as a figure."""
 
 from __future__ import annotations
 
@@ -6,59 +6,35 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from osa_runtime.atomic import atomic_file
-from osa_runtime.training.dependencies import require
+from osa_runtime.plotting import logarithmic, write_figure
 from osa_runtime.training.loop import EpochRecord
 
-_TRAIN, _TEST, _INK, _FAINT = "#9aa5b1", "#0b6e99", "#52606d", "#e4e7eb"
+COLOURS = {"train": "#9aa5b1", "test": "#0b6e99"}
 
 
 def draw_curve(history: Sequence[EpochRecord], title: str, path: Path) -> None:
-    """Loss and accuracy against epochs, side by side, into a PNG at ``path``."""
-    require("matplotlib")
-    # The object interface, not pyplot: no global state, no window, whatever backend the user has configured.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    """Write loss and accuracy against epochs, side by side, as PNG or SVG."""
 
-    figure = Figure(figsize=(9, 3.8), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
-    last = history[-1]
-    for axes, quantity, factor in zip(figure.subplots(1, 2), ("loss", "accuracy"), (1.0, 100.0), strict=True):
-        _plot(axes, history, quantity, factor)
-        _dress(axes)
-    loss, accuracy = figure.axes
-    loss.set_title(f"Cross-entropy · last test {last.test_loss:.3f}", fontsize=10, loc="left", color=_INK)
-    accuracy.set_title(f"Accuracy · last test {100 * last.test_accuracy:.2f} %", fontsize=10, loc="left", color=_INK)
-    accuracy.yaxis.set_major_formatter("{x:g} %")
-    _logarithmic_if_wide(loss)
-    figure.suptitle(title, fontsize=11, x=0.01, ha="left", fontweight="bold")
-    with atomic_file(path) as temporary:
-        figure.savefig(temporary, format="png")
+    def draw(figure: Any) -> None:
+        loss, accuracy = figure.subplots(1, 2)
+        _plot(loss, history, "loss", 1.0)
+        _plot(accuracy, history, "accuracy", 100.0)
+        loss.set_title(f"Cross-entropy · last test {history[-1].test_loss:.3f}")
+        accuracy.set_title(f"Accuracy · last test {100 * history[-1].test_accuracy:.2f} %")
+        accuracy.yaxis.set_major_formatter("{x:g} %")
+        low, high = loss.dataLim.intervaly
+        if low > 0 and high / low > 10:  # only then does a logarithmic axis show more of the end, with enough ticks
+            logarithmic(loss.yaxis, subs=(1.0,) if high / low > 100 else (1.0, 2.0, 5.0))
+        figure.suptitle(title, fontsize=11, x=0.01, ha="left", fontweight="bold")
+
+    write_figure(path, (9, 3.8), draw)
 
 
 def _plot(axes: Any, history: Sequence[EpochRecord], quantity: str, factor: float) -> None:
-    epochs = [record.epoch for record in history]
-    for part, colour in (("train", _TRAIN), ("test", _TEST)):
+    for part, colour in COLOURS.items():
         values = [factor * getattr(record, f"{part}_{quantity}") for record in history]
-        axes.plot(epochs, values, color=colour, lw=2, marker="o", ms=3.5, label=part)
-
-
-def _dress(axes: Any) -> None:
-    axes.set_xlabel("epoch", color=_INK)
+        axes.plot([record.epoch for record in history], values, color=colour, lw=2, marker="o", ms=3.5, label=part)
+    axes.set_xlabel("epoch")
     axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.grid(axis="y", color=_FAINT)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(colors=_INK, length=3)
-    axes.legend(frameon=False)
-
-
-def _logarithmic_if_wide(axes: Any) -> None:
-    """A loss that falls tenfold shows its end only on a logarithmic axis; a smaller fall has ugly ticks there."""
-    from matplotlib.ticker import LogLocator, NullLocator
-
-    low, high = axes.dataLim.intervaly
-    if low > 0 and high / low > 10:
-        axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if high / low > 100 else (1.0, 2.0, 5.0)))
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_locator(NullLocator())
+    axes.grid(visible=False, axis="x")
+    axes.legend()

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from osa_runtime.errors import StorageError
 from osa_runtime.training.curve import draw_curve
 from osa_runtime.training.loop import EpochRecord
 
@@ -28,9 +27,3 @@ def test_a_loss_of_zero_is_no_obstacle(tmp_path: Path) -> None:
         [EpochRecord(1, 1.0, 0.5, 1.0, 0.5, 1.0), EpochRecord(2, 0.0, 1.0, 0.0, 1.0, 1.0)], "", tmp_path / "c.png"
     )
     assert (tmp_path / "c.png").exists()
-
-
-def test_a_place_that_is_no_folder_is_a_storage_error(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(StorageError):
-        draw_curve(history(2), "", tmp_path / "file" / "curve.png")
