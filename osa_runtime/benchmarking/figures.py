@@ -60,14 +60,14 @@ def summarise(blocks: Blocks, rows: int, contention: str | None = None) -> Figur
     times = np.array([max(1, time) for block in blocks for time in block], np.float64) / MILLISECOND
     p50, p90, p99 = (float(value) for value in np.percentile(times, (50, 90, 99)))
     throughput = rows * times.size / float(times.sum()) * 1e3
-    spread = _spread(block_medians(blocks))
+    spread = spread_of(block_medians(blocks))
     doubt = contention or _doubt(times.size, len(blocks), spread)
     return Figures(times.size, p50, p90, p99, throughput, spread, doubt)
 
 
 def ratio(ours: Blocks, theirs: Blocks) -> Spread:
     """How many times as fast as theirs ours are: medians of the same round against each other."""
-    return _spread(block_medians(theirs) / block_medians(ours))
+    return spread_of(block_medians(theirs) / block_medians(ours))
 
 
 def plural(count: int, noun: str) -> str:
@@ -82,7 +82,8 @@ def block_medians(blocks: Blocks) -> np.ndarray[Any, np.dtype[np.float64]]:
     return np.array([max(1.0, float(np.median(block))) for block in blocks]) / MILLISECOND
 
 
-def _spread(values: np.ndarray[Any, np.dtype[np.float64]]) -> Spread:
+def spread_of(values: np.ndarray[Any, np.dtype[np.float64]]) -> Spread:
+    """The median and the 10th and 90th percentile."""
     p10, median, p90 = np.percentile(values, (10, 50, 90))
     return Spread(float(median), float(p10), float(p90))
 
