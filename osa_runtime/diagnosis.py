@@ -5,12 +5,11 @@ from __future__ import annotations
 import importlib
 import os
 import platform
-import sys
 from dataclasses import asdict, dataclass, field
-from importlib import metadata
 from typing import Any
 
 from osa_runtime import __version__
+from osa_runtime.environment import installed_version, usable_cores
 from osa_runtime.errors import MissingDependencyError
 from osa_runtime.runtime.providers import ProviderStatus, probe_providers
 from osa_runtime.runtime.wheels import installed_wheels, wheel_problem
@@ -46,7 +45,7 @@ def diagnose() -> Diagnosis:
         osa_runtime=__version__,
         python=platform.python_version(),
         platform=platform.platform(),
-        packages={name: _version(name) for name in PACKAGES},
+        packages={name: installed_version(name) for name in PACKAGES},
         onnxruntime=wheels,
         providers=providers,
         torch_cuda=_torch_cuda(),
@@ -76,13 +75,6 @@ def _notes(providers: tuple[ProviderStatus, ...]) -> list[str]:
     return [f"CUDA does not load, so models run on the CPU. On a machine with an NVIDIA driver, {remedy}."]
 
 
-def _version(distribution: str) -> str | None:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
-
-
 def _torch_cuda() -> str | None:
     """The CUDA device that torch would use, ``none``, why torch does not start, or None without torch."""
     try:
@@ -95,9 +87,8 @@ def _torch_cuda() -> str | None:
 
 
 def _threads() -> dict[str, int | str]:
-    usable = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     set_by_user = {name: os.environ[name] for name in THREAD_VARIABLES if name in os.environ}
-    return {"usable cores": usable, **set_by_user}
+    return {"usable cores": usable_cores(), **set_by_user}
 
 
 def render(diagnosis: Diagnosis) -> str:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from osa_runtime.atomic import atomic_file, check_writable
-from osa_runtime.errors import InputError, MissingDependencyError
+from osa_runtime.environment import require
+from osa_runtime.errors import InputError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,12 +48,7 @@ Draw = Callable[["Figure"], None]
 
 
 def require_matplotlib() -> None:
-    try:
-        import matplotlib as mpl  # noqa: F401  # asked for here, used where a figure is drawn
-    except ModuleNotFoundError as error:
-        raise MissingDependencyError(
-            'Drawing needs matplotlib, which is not installed; run: pip install "osa-runtime[train]".'
-        ) from error
+    require("Drawing", "matplotlib", extra="train")
 
 
 def check_figure_path(path: Path, argument: str) -> None:

@@ -18,7 +18,7 @@ from onnx import numpy_helper, parser
 from osa_runtime import load
 from osa_runtime.artifact import Artifact, Manifest, TensorSpec, describe_files
 from osa_runtime.atomic import atomic_folder
-from osa_runtime.benchmarking.figures import Spread, spread_of
+from osa_runtime.benchmarking.figures import Percentiles, spread_of
 from serving_load.client import Block, run_block
 from serving_load.messages import BadAnswer, Question
 from serving_load.servers import Contender, ServerWatch
@@ -121,7 +121,7 @@ class Series:
         """From the slowest to the fastest round, relative to the median."""
         return (max(self.rates) - min(self.rates)) / statistics.median(self.rates) if self.blocks else None
 
-    def ratio(self, other: "Series") -> Spread | None:
+    def ratio(self, other: "Series") -> Percentiles | None:
         return spread_of(np.divide(self.rates, other.rates)) if self.blocks and other.blocks else None
 
 

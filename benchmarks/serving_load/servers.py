@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from osa_runtime.benchmarking.contention import ContentionWatch
+from osa_runtime.benchmarking.machine import ContentionWatch
 from osa_runtime.packaging.triton_repository import package_triton
 from osa_runtime.packaging.triton_settings import TritonSettings
 

@@ -16,7 +16,7 @@ from onnx import parser
 from torch import Tensor, nn
 
 from osa_runtime import orthogonal_attention
-from osa_runtime.benchmarking.rotation import Call
+from osa_runtime.benchmarking.rotation import TimedCall
 from osa_runtime.exporters import export
 from osa_runtime.nn.projection import merge_heads
 from speed.attention_inputs import HEADS, Inputs, Point, make_inputs
@@ -77,7 +77,7 @@ class Operators:
         a, b = torch.randn(2, SGEMM_SIZE, SGEMM_SIZE, generator=torch.Generator().manual_seed(0))
         return {"torch": Way(partial(torch.mm, a, b)), "ORT": Way(self._run(SGEMM, {"q": a, "k": b}))}
 
-    def _run(self, name: str, feeds: Mapping[str, Tensor]) -> Call:
+    def _run(self, name: str, feeds: Mapping[str, Tensor]) -> TimedCall:
         session, arrays = self._sessions[name], {key: np.ascontiguousarray(x.numpy()) for key, x in feeds.items()}
         return lambda: session.run(None, arrays)[0]
 

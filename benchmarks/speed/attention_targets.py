@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from osa_runtime.benchmarking.figures import Spread, block_medians, spread_of
+from osa_runtime.benchmarking.figures import Percentiles, block_medians, spread_of
 from speed.attention_contenders import PAPER, SGEMM, SGEMM_FLOPS, SOFTMAX, minimal_flops
 from speed.attention_inputs import TRAINED_NORM, Point
 from speed.contest import Row
@@ -50,7 +50,7 @@ def softmax_ratios(rows: Sequence[Row], width: int, ours: str) -> dict[int, floa
     return {tokens: ratio.median for tokens, ratio in found.items() if ratio is not None}
 
 
-def share_of_sgemm(row: Row, ours: str) -> Spread | None:
+def share_of_sgemm(row: Row, ours: str) -> Percentiles | None:
     """The rate over the minimal operations, relative to the rate of one large product in the same rounds."""
     if ours not in row.contest or SGEMM not in row.contest:
         return None

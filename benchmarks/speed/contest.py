@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from osa_runtime.benchmarking.contention import ContentionWatch, contention_doubt
-from osa_runtime.benchmarking.figures import LARGEST_SPREAD, Spread, block_medians, ratio, spread_of
-from osa_runtime.benchmarking.rotation import Blocks, Call, Clock, Schedule, rotate
+from osa_runtime.benchmarking.figures import LARGEST_SPREAD, Percentiles, block_medians, ratio, spread_of
+from osa_runtime.benchmarking.machine import ContentionWatch, contention_doubt
+from osa_runtime.benchmarking.rotation import Blocks, Clock, Schedule, TimedCall, rotate
 
 LEAST_ROUNDS = 15
 LONG, SLOW = 0.1, 0.5  # seconds of a call that is a block of its own, and of one that needs no warm-up either
@@ -45,10 +45,10 @@ class Contest:
     def __contains__(self, name: str) -> bool:
         return name in self.blocks
 
-    def milliseconds(self, name: str) -> Spread:
+    def milliseconds(self, name: str) -> Percentiles:
         return spread_of(block_medians(self.blocks[name]))
 
-    def ratio(self, name: str, against: str) -> Spread | None:
+    def ratio(self, name: str, against: str) -> Percentiles | None:
         """How many times as fast as ``against`` it is, round by round; None where one of them has no time."""
         return ratio(self.blocks[name], self.blocks[against]) if name in self and against in self else None
 
@@ -72,14 +72,14 @@ class Contest:
         return {"cores_busy_with_others": self.busy, "contenders": contenders}
 
 
-def compete(calls: Mapping[str, Call], pace: Pace, threads: int, clock: Clock = time.perf_counter_ns) -> Contest:
+def compete(calls: Mapping[str, TimedCall], pace: Pace, threads: int, clock: Clock = time.perf_counter_ns) -> Contest:
     schedules = {name: pace.schedule(_seconds(call)) for name, call in calls.items()}
     watch = ContentionWatch()
     blocks = rotate(calls, schedules, clock=clock) if calls else {}
     return Contest(blocks, watch.busy_cores(), threads)
 
 
-def fastest(candidates: Mapping[str, Call], threads: int) -> str:
+def fastest(candidates: Mapping[str, TimedCall], threads: int) -> str:
     """The fastest of several ways to compute the same, by a short contest."""
     if len(candidates) == 1:
         return next(iter(candidates))
@@ -93,7 +93,7 @@ def fastest(candidates: Mapping[str, Call], threads: int) -> str:
 class Way(NamedTuple):
     """One way to compute something: the call, and its result as a tensor that can be compared."""
 
-    call: Call
+    call: TimedCall
     as_tensor: Callable[[Any], Tensor] = torch.as_tensor
 
 
@@ -150,7 +150,7 @@ def all_doubts(contests: Mapping[str, Contest]) -> list[str]:
     return [f"{'everywhere' if len(p) == total else ' / '.join(p)}: {reason}" for reason, p in concerned.items()]
 
 
-def _seconds(call: Call) -> float:
+def _seconds(call: TimedCall) -> float:
     """Of the second call; the first may compile, or fill caches. One that is slow is not called twice."""
     for _ in range(2):
         start = time.perf_counter()

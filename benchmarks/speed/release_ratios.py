@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from osa_runtime.benchmarking.contention import contention_doubt
-from osa_runtime.benchmarking.figures import Spread
+from osa_runtime.benchmarking.figures import Percentiles
+from osa_runtime.benchmarking.machine import contention_doubt
 from speed import models
 from speed.attention_contenders import PACKED, PAPER, SEPARATE, SGEMM, SOFTMAX, Operators
 from speed.attention_inputs import Point
@@ -44,7 +44,7 @@ class WrongAnswer(Exception):
 class Reading:
     """A ratio, higher is better. ``doubt`` has the reason why it decides nothing, such as a busy machine."""
 
-    ratio: Spread
+    ratio: Percentiles
     doubt: str | None = None
 
 
@@ -143,6 +143,6 @@ def _model(opened: OpenedModel, pace: Pace) -> dict[str, Reading]:
     return _readings(found, row.contest)
 
 
-def _readings(ratios: Mapping[str, Spread | None], contest: Contest) -> dict[str, Reading]:
+def _readings(ratios: Mapping[str, Percentiles | None], contest: Contest) -> dict[str, Reading]:
     doubt = contention_doubt(contest.busy, contest.threads)
     return {name: Reading(ratio, doubt) for name, ratio in ratios.items() if ratio is not None}

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from osa_runtime.atomic import atomic_file
-from osa_runtime.benchmarking.figures import Spread, format_ratio, plural
-from osa_runtime.benchmarking.machine import describe_machine, usable_cores
+from osa_runtime.benchmarking.figures import Percentiles, format_ratio, plural
+from osa_runtime.benchmarking.machine import describe_machine
+from osa_runtime.environment import usable_cores
 from osa_runtime.plotting import Draw, write_figure
 from speed.contest import LEAST_ROUNDS, Contest, Pace, all_doubts
 
@@ -54,7 +55,7 @@ class Verdict:
     met: bool | None = None
 
 
-def at_least(target: str, least: float, found: Spread | None) -> Verdict:
+def at_least(target: str, least: float, found: Percentiles | None) -> Verdict:
     if found is None:
         return Verdict(target)
     return Verdict(target, f"{found.median:.2f} × ({found.p10:.2f} to {found.p90:.2f})", found.median >= least)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from osa_runtime.errors import InputError
 
-Call = Callable[[], object]
+TimedCall = Callable[[], object]
 Blocks = list[list[int]]
 Clock = Callable[[], int]
 
@@ -43,7 +43,7 @@ class Schedule:
 
 
 def rotate(
-    contenders: Mapping[str, Call],
+    contenders: Mapping[str, TimedCall],
     schedule: Schedule | Mapping[str, Schedule],
     *,
     after_round: Callable[[], None] = lambda: None,
@@ -67,7 +67,7 @@ def rotate(
     return blocks
 
 
-def _timed_block(call: Call, schedule: Schedule, clock: Clock) -> list[int]:
+def _timed_block(call: TimedCall, schedule: Schedule, clock: Clock) -> list[int]:
     for _ in range(schedule.warm_up):
         call()
     calls = math.ceil(schedule.iterations / schedule.blocks)

@@ -21,13 +21,13 @@ from speed.release_ratios import (
     compare,
 )
 
-from osa_runtime.benchmarking.figures import Spread
+from osa_runtime.benchmarking.figures import Percentiles
 
 MACHINE = {"cpu": "P", "cores": 2, "versions": {"torch": "2"}, "load_average": 0.0}
 
 
 def reading(ratio: float, doubt: str | None = None) -> Reading:
-    return Reading(Spread(ratio, 0.9 * ratio, 1.1 * ratio), doubt)
+    return Reading(Percentiles(ratio, 0.9 * ratio, 1.1 * ratio), doubt)
 
 
 class Group:

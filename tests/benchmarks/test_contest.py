@@ -40,7 +40,7 @@ def test_few_rounds_are_doubted() -> None:
 
 
 def test_other_processes_are_a_doubt_though_the_rounds_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("osa_runtime.benchmarking.contention.usable_cores", lambda: 2)
+    monkeypatch.setattr("osa_runtime.benchmarking.machine.usable_cores", lambda: 2)
     steady = [1.0] * LEAST_ROUNDS
     assert "other processes used 1.0 of 2 cores" in str(contest(busy=1.0, threads=2, ours=steady).doubt("ours"))
     assert contest(busy=1.0, threads=1, ours=steady).doubt("ours") is None  # the second core was idle
