@@ -8,26 +8,19 @@ ways take part with the fastest. Every answer is compared with float64.
     python benchmarks/attention.py [--rounds 15] [--threads 2] [--judge separate] [--quick] [--out benchmarks/results]
 """
 
-from __future__ import annotations
-
-import argparse
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from speed import attention_plots, attention_report, results
-from speed.attention_contenders import ALL, EAGER, PAPER, SGEMM, SOFTMAX, Operators, Row
+from speed.attention_contenders import ALL, EAGER, PACKED, PAPER, SEPARATE, SGEMM, SOFTMAX, Operators
 from speed.attention_inputs import HEADS, Point, make_inputs
+from speed.attention_report import build_report
 from speed.attention_targets import verdicts
-from speed.exported_operator import PACKED, SEPARATE
-from speed.plots import mark_noisy
+from speed.contest import Row
+from speed.report import facts_of, parse, parser_of
 
-from osa_runtime.benchmarking.machine import describe_machine
 from osa_runtime.benchmarking.memory import measure_memory, memory_can_be_measured
-
-Plan = dict[Point, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -55,14 +48,11 @@ FULL = Sizes(
 QUICK = Sizes((32,), ((1, 17), (1, 80)), (256,), (64,), (0.1, 100.0), 80, 256)
 
 
-def plan(sizes: Sizes, width: int) -> Plan:
-    """Which contenders meet at which point."""
-
-    def limit(tokens: int) -> tuple[str, ...]:
-        return (SGEMM,) if tokens >= sizes.sgemm_from else ()
-
-    found: Plan = {Point(batch, tokens, width): (*ALL, *limit(tokens)) for batch, tokens in sizes.grid}
-    found |= {Point(1, tokens, width): (PACKED, SEPARATE, EAGER, *limit(tokens)) for tokens in sizes.long}
+def plan(sizes: Sizes, width: int) -> dict[Point, tuple[str, ...]]:
+    """The contenders at each point."""
+    found = {Point(batch, tokens, width): ALL for batch, tokens in sizes.grid}
+    found |= {Point(1, tokens, width): (PACKED, SEPARATE, EAGER) for tokens in sizes.long}
+    found = {point: (*names, *[SGEMM] * (point.tokens >= sizes.sgemm_from)) for point, names in found.items()}
     for tokens in sizes.fine:
         found.setdefault(Point(1, tokens, width), (PACKED, SEPARATE, SOFTMAX))
     for norm in sizes.norms:
@@ -70,73 +60,35 @@ def plan(sizes: Sizes, width: int) -> Plan:
     return found
 
 
-def measure_plan(operators: Operators, points: Plan, chosen: argparse.Namespace) -> list[Row]:
-    rows = []
-    for number, (point, names) in enumerate(points.items(), 1):
-        print(f"{point}: {number} of {len(points)}", flush=True)
-        rows.append(operators.measure(point, names, chosen.pace))
-    return rows
-
-
 def peak_memory(operators: Operators, tokens: int, layout: str, threads: int) -> dict[str, int] | None:
     """Of one sequence, in a process of its own, with the bytes of the inputs and outputs that it holds."""
     if not memory_can_be_measured():
         return None
     inputs = make_inputs(Point(1, tokens, operators.width))
-    arrays = {"packed": inputs.packed} if layout == PACKED else {"q": inputs.q, "k": inputs.k, "v": inputs.v}
+    arrays = {"packed": inputs.packed} if layout == PACKED else inputs.by_head
     feeds = {name: tensor.contiguous().numpy() for name, tensor in arrays.items()}
     job = {"contender": "artifact", "path": str(operators.artifacts[layout]), "format": "onnx", "device": "cpu"}
-    grown = measure_memory({**job, "threads": threads}, [feeds])
-    outputs = 4 * HEADS * tokens * operators.width
-    taken = sum(array.nbytes for array in feeds.values())
-    return {"tokens": tokens, "width": operators.width, "peak": grown.run[0], "inputs": taken, "outputs": outputs}
-
-
-def parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    results.add_options(parser)
-    parser.add_argument("--judge", choices=("packed", "separate"), default="separate", help="the layout that is judged")
-    chosen = results.checked(parser, arguments)
-    chosen.judged = PACKED if chosen.judge == "packed" else SEPARATE
-    return chosen
-
-
-def run(chosen: argparse.Namespace, sizes: Sizes) -> tuple[list[Row], dict[str, Any]]:
-    machine, rows, memory = describe_machine(), [], None
-    for width in sizes.widths:
-        with tempfile.TemporaryDirectory() as folder:
-            operators = Operators(width, chosen.threads, Path(folder))
-            rows += measure_plan(operators, plan(sizes, width), chosen)
-            if memory is None:
-                memory = peak_memory(operators, max(sizes.long), chosen.judged, chosen.threads)
-    facts = {
-        "machine": machine,
-        "threads": chosen.threads,
-        "rounds": chosen.pace.rounds,
-        "heads": HEADS,
-        "judged": chosen.judged,
-        "memory": memory,
-    }
-    return rows, facts
+    peak = measure_memory({**job, "threads": threads}, [feeds]).run[0]
+    sizes = {"inputs": sum(array.nbytes for array in feeds.values()), "outputs": 4 * HEADS * tokens * operators.width}
+    return {"tokens": tokens, "width": operators.width, "peak": peak, **sizes}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    chosen = parse(None if arguments is None else list(arguments))
-    sizes = QUICK if chosen.quick else FULL
-    rows, facts = run(chosen, sizes)
-    judged = list(verdicts(rows, sizes.grid, facts["memory"], chosen.judged))
-    pictures = {
-        "Time over length": ("attention-time.svg", attention_plots.draw_lengths(rows)),
-        "Times as fast, over length": ("attention-ratio.svg", attention_plots.draw_break_even(rows)),
-        "Time and error over the norm": ("attention-norm.svg", attention_plots.draw_norms(rows)),
-    }
-    plots = {what: (file, figure) for what, (file, figure) in pictures.items() if figure is not None}
-    if attention_report.doubts(rows):
-        for _, figure in plots.values():
-            mark_noisy(figure)
-    facts["plots"] = {what: file for what, (file, _) in plots.items()}
-    text = attention_report.as_markdown(rows, facts, judged)
-    results.write(chosen.out, "attention", attention_report.as_json(rows, facts, judged), text, dict(plots.values()))
+    parser = parser_of(__doc__)
+    parser.add_argument("--judge", choices=("packed", "separate"), default="separate", help="the layout that is judged")
+    options = parse(parser, arguments)
+    judged, sizes = PACKED if options.judge == "packed" else SEPARATE, QUICK if options.quick else FULL
+    facts, rows, memory = facts_of(options, heads=HEADS, judged=judged), list[Row](), None
+    for width in sizes.widths:
+        with tempfile.TemporaryDirectory() as folder:
+            operators = Operators(width, options.threads, Path(folder))
+            points = plan(sizes, width)
+            for number, (point, names) in enumerate(points.items(), 1):
+                print(f"{point}: {number} of {len(points)}", flush=True)
+                rows.append(operators.measure(point, names, options.pace))
+            memory = memory or peak_memory(operators, max(sizes.long), judged, options.threads)
+    found = list(verdicts(rows, sizes.grid, memory, judged))
+    build_report(rows, facts | {"memory": memory}, found).write(options.out)
 
 
 if __name__ == "__main__":

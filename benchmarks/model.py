@@ -2,64 +2,44 @@
 
 Contenders: ONNX Runtime, TorchScript, pt2, eager, torch.compile where its compiler works, and the softmax model of the
 same sizes in ONNX Runtime, in the fastest of its ways. All have the same inputs and threads and take turns in blocks.
-Beside times: throughput, peak memory in processes of their own, load times, sizes, and errors against float64.
+Next to times: throughput, peak memory in processes of their own, load times, sizes, and errors against float64.
 
     python benchmarks/model.py [--rounds 15] [--threads 2] [--models digits,vit-s,encoder] [--quick] [--out DIR]
 """
 
-from __future__ import annotations
-
-import argparse
+import subprocess
+import sys
 from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 
-from speed import model_report, models, results
-from speed.model_contenders import ModelResult, measure_model
-from speed.model_plots import draw_models
-from speed.model_targets import verdicts
-from speed.plots import mark_noisy
-from speed.repeated import help_seconds
+from speed import models
+from speed.model_contenders import LOADS, measure_model
+from speed.model_report import build_report
+from speed.report import facts_of, parse, parse_names, parser_of
 
-from osa_runtime.benchmarking.machine import describe_machine
+from osa_runtime.benchmarking.opening import timed_opening
 
 NAMED = {"digits": models.DIGITS, "vit-s": models.VIT_S, "encoder": models.ENCODER}
 
 
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    results.add_options(parser)
-    parser.add_argument("--models", default=",".join(NAMED), help="with commas; %(default)s by default")
-    chosen = results.checked(parser, None if arguments is None else list(arguments))
-    unknown = set(chosen.models.split(",")) - set(NAMED)
-    if unknown:
-        parser.error(f"--models has {', '.join(sorted(unknown))}; known are {', '.join(NAMED)}")
-    return chosen
-
-
-def say(text: str) -> None:
-    print(text, flush=True)
+def help_seconds(repeats: int) -> float | None:
+    """Of ``osa --help``; None where the command is not installed next to this interpreter."""
+    command = Path(sys.executable).with_name("osa")
+    run = partial(subprocess.run, [command, "--help"], capture_output=True, check=True)
+    return timed_opening(run, repeats)[1] if command.exists() else None
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    chosen = parse(arguments)
-    machine = describe_machine()
-    subjects = models.QUICK if chosen.quick else [NAMED[name] for name in chosen.models.split(",")]
-    found: list[ModelResult] = [measure_model(subject, chosen.pace, chosen.threads, say) for subject in subjects]
-    started = help_seconds(repeats=3) if chosen.quick else help_seconds()
-    plots = {"Milliseconds by model and batch": "model-time.svg"}
-    facts = {
-        "machine": machine,
-        "threads": chosen.threads,
-        "rounds": chosen.pace.rounds,
-        "help_seconds": started,
-        "plots": plots,
-    }
-    judged = list(verdicts(found, started))
-    text = model_report.as_markdown(found, facts, judged)
-    figure = draw_models(found)
-    if model_report.doubts(found):
-        mark_noisy(figure)
-    content = model_report.as_json(found, facts, judged)
-    results.write(chosen.out, "model", content, text, dict.fromkeys(plots.values(), figure))
+    parser = parser_of(__doc__)
+    parser.add_argument("--models", default=",".join(NAMED), help="with commas; %(default)s by default")
+    options = parse(parser, arguments)
+    names = parse_names(parser, "--models", options.models, NAMED)
+    facts = facts_of(options)
+    subjects = models.QUICK if options.quick else [NAMED[name] for name in names]
+    results = [measure_model(subject, options.pace, options.threads) for subject in subjects]
+    facts["help_seconds"] = help_seconds(3 if options.quick else LOADS)
+    build_report(results, facts).write(options.out)
 
 
 if __name__ == "__main__":

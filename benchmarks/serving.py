@@ -6,31 +6,27 @@ answer is compared with the model's. In every round each contender has a block a
 measurement. Servers that are missing are installed into environments of their own, below ~/.cache.
 
     python benchmarks/serving.py [--contenders ours,triton] [--rounds 5] [--seconds 2] [--digits runs/digits-onnx]
-    python benchmarks/serving.py --growth ARTIFACT --seconds 30    # ours alone: one worker and two, binary and JSON
+    python benchmarks/serving.py --growth ARTIFACT --seconds 30    # ours alone: one worker and two, on images
 """
-
-from __future__ import annotations
 
 import argparse
 import contextlib
 import json
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from serving_load.contender import Contender
-from serving_load.contenders import STARTS
-from serving_load.environments import Missing
-from serving_load.machine import describe
 from serving_load.messages import PROTOCOLS
-from serving_load.models import Served, write_mean, write_mlp
 from serving_load.report import as_json, as_markdown, draw
-from serving_load.rounds import Measured, Point, measure
+from serving_load.rounds import Measured, Point, Served, measure, write_mean, write_mlp
+from serving_load.servers import STARTS, Contender, Missing
+from speed.report import RESULTS, parse_names, write_text
 
-from osa_runtime.atomic import atomic_file
+from osa_runtime.benchmarking.machine import describe_machine
+from osa_runtime.plotting import write_figure
 
-ROOT = Path(__file__).resolve().parent.parent
 FAMILIES = {
     "ours": ("ours", "ours, no batching", "ours, 2 workers"),
     "triton": ("triton", "triton, 1 ms delay"),
@@ -40,16 +36,10 @@ FAMILIES = {
 ONLY_UNDER_LOAD = ("ours, no batching", "ours, 2 workers")  # asked in binary HTTP at c = 16
 
 
-def growth_plan(models: Sequence[str]) -> dict[Point, list[str]]:
-    """Images are larger than a frame of HTTP/2, so that our gRPC client does not ask about them."""
-    points = {("binary", 1): ["ours"], ("binary", 16): ["ours", "ours, 2 workers"], ("json", 1): ["ours"]}
-    return {Point(model, *point): names for model in models for point, names in points.items()}
-
-
-def plan(models: Sequence[str], names: Sequence[str]) -> dict[Point, list[str]]:
-    """Which contenders are asked at which point."""
+def plan(models: Sequence[str], names: Sequence[str], protocols: Sequence[str] = PROTOCOLS) -> dict[Point, list[str]]:
+    """The contenders that are asked at each point."""
     # protocols next to each other, because their rates are compared, too
-    points = [Point(model, protocol, c) for model in models for c in (1, 16) for protocol in PROTOCOLS]
+    points = [Point(model, protocol, c) for model in models for c in (1, 16) for protocol in protocols]
     everywhere = [name for name in names if name not in ONLY_UNDER_LOAD]
     return {point: list(names) if point[1:] == ("binary", 16) else everywhere for point in points}
 
@@ -67,59 +57,50 @@ def start(names: Sequence[str], folders: Sequence[Path]) -> tuple[list[Contender
     return running, missing
 
 
-def options() -> argparse.Namespace:
+def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--contenders", default=",".join(FAMILIES))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--digits", type=Path, default=ROOT / "runs" / "digits-onnx")
+    parser.add_argument("--digits", type=Path, default=RESULTS.parent.parent / "runs" / "digits-onnx")
     parser.add_argument("--growth", type=Path, help="measure ours alone on this model of images")
-    parser.add_argument("--out", type=Path, help="without suffix; benchmarks/results/serving unless you say otherwise")
-    chosen = parser.parse_args()
-    unknown = set(chosen.contenders.split(",")) - set(FAMILIES)
-    if unknown:
-        parser.error(f"--contenders has {', '.join(sorted(unknown))}; known are {', '.join(FAMILIES)}")
-    artifact = chosen.growth or chosen.digits
+    parser.add_argument("--out", type=Path, help="without suffix; benchmarks/results/serving by default")
+    options = parser.parse_args()
+    families = ["ours"] if options.growth else parse_names(parser, "--contenders", options.contenders, FAMILIES)
+    options.names = [name for family in families for name in FAMILIES[family]]
+    artifact = options.growth or options.digits
     if not (artifact / "manifest.json").is_file():
         parser.error(f"{artifact} is not an exported model; run `make demo` first, or name one with --digits")
-    chosen.out = chosen.out or ROOT / "benchmarks" / "results" / ("serving_growth" if chosen.growth else "serving")
-    return chosen
+    options.out = options.out or RESULTS / ("serving_growth" if options.growth else "serving")
+    return options
 
 
-def run(chosen: argparse.Namespace) -> tuple[Measured, dict[str, Any]]:
-    """What was measured, and under which circumstances."""
-    names = [name for family in chosen.contenders.split(",") for name in FAMILIES[family]]
+def run(options: argparse.Namespace) -> tuple[Measured, dict[str, Any]]:
+    """The measurements, and their circumstances."""
     with contextlib.ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        if chosen.growth:
-            names = ["ours", "ours, 2 workers"]
-            models = [Served(write_mean(home / "mean")), Served(chosen.growth.resolve())]
-        else:
-            models = [Served(write_mlp(home / "mlp")), Served(chosen.digits.resolve())]
-        running, missing = start(names, [model.folder for model in models])
+        small = write_mean(home / "mean") if options.growth else write_mlp(home / "mlp")
+        models = [Served(small), Served((options.growth or options.digits).resolve())]
+        running, missing = start(options.names, [model.folder for model in models])
         for contender in running:
             stack.push(contender.closing)
-        served = [model.name for model in models]
-        work = growth_plan(served) if chosen.growth else plan(served, [contender.name for contender in running])
-        measured = measure(running, models, work, chosen.rounds, chosen.seconds)
+        protocols = ("binary", "json") if options.growth else PROTOCOLS
+        work = plan([model.name for model in models], [contender.name for contender in running], protocols)
+        measured = measure(running, models, work, options.rounds, options.seconds)
         memory = {contender.name: contender.memory() for contender in running}
-    facts = {"machine": describe(), "rounds": chosen.rounds, "seconds": chosen.seconds, "memory": memory}
-    return measured, facts | {"missing": missing, "judged": not chosen.growth}
+    facts = {"machine": describe_machine(), "rounds": options.rounds, "seconds": options.seconds, "memory": memory}
+    return measured, facts | {"missing": missing, "judged": not options.growth}
 
 
 def main() -> None:
-    chosen = options()
-    measured, facts = run(chosen)
+    options = parse()
+    measured, facts = run(options)
     text = as_markdown(measured, facts)
     print(text)
-    chosen.out.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_file(chosen.out.with_suffix(".json")) as path:
-        path.write_text(json.dumps(as_json(measured, facts), indent=1) + "\n")
-    with atomic_file(chosen.out.with_suffix(".md")) as path:
-        path.write_text(text)
-    with atomic_file(chosen.out.with_suffix(".svg")) as path:
-        draw(measured, list(measured.runs)).savefig(path, format="svg")
-    print(f"wrote {chosen.out}.json, .md and .svg")
+    write_text(options.out.with_suffix(".json"), json.dumps(as_json(measured, facts), indent=1) + "\n")
+    write_text(options.out.with_suffix(".md"), text)
+    write_figure(options.out.with_suffix(".svg"), (9, 3.6), partial(draw, measured))
+    print(f"wrote {options.out}.json, .md and .svg")
 
 
 if __name__ == "__main__":

@@ -104,24 +104,25 @@ def bench(
     """
     from osa_runtime.benchmarking.benchmark import Benchmark
     from osa_runtime.benchmarking.configurations import parse_sizes
-    from osa_runtime.benchmarking.machine import usable_cores
-    from osa_runtime.benchmarking.plot import check_plot, draw_benchmark
-    from osa_runtime.benchmarking.request import Request
+    from osa_runtime.benchmarking.plot import draw_benchmark
     from osa_runtime.benchmarking.rotation import Schedule
+    from osa_runtime.benchmarking.settings import BenchmarkSettings
     from osa_runtime.cli import bench_report
-    from osa_runtime.cli.bench_progress import BenchProgress
     from osa_runtime.cli.picture import PixelOptions
+    from osa_runtime.cli.progress import BenchProgress
     from osa_runtime.cli.run_inputs import Array, read_inputs
+    from osa_runtime.environment import usable_cores
+    from osa_runtime.plotting import check_figure_path
     from osa_runtime.runtime.session import Session
 
     bench_report.check_files(json_file, trace)
     if plot is not None:
-        check_plot(plot)
+        check_figure_path(plot, "plot")
 
     def read_data(session: Session) -> tuple[dict[str, Array], list[str]]:
         return read_inputs(inputs or [], session.interface, PixelOptions(manifest=session.manifest))
 
-    request = Request(
+    settings = BenchmarkSettings(
         artifact=artifact,
         against=against,
         batches=parse_sizes("batches", batches),
@@ -135,7 +136,7 @@ def bench(
         trace=trace,
     )
     with BenchProgress() as progress:
-        benchmark = Benchmark(request)
+        benchmark = Benchmark(settings)
         if benchmark.disagreement is None:
             result = benchmark.measure(progress)
     if benchmark.disagreement is not None:

@@ -68,9 +68,9 @@ def compare(
     """
     from osa_runtime.cli.verify_files import Files, options_of, sizes_of
     from osa_runtime.cli.verify_report import VerifyReport
-    from osa_runtime.environment import require_packages
+    from osa_runtime.environment import require
 
-    require_packages("Verifying", "torch", "onnx", "safetensors")
+    require("Verifying", "torch", "onnx", "safetensors", extra="export")
     files = Files(report, html, save_inputs, save_outputs)
     files.check()
     options = options_of(

@@ -91,7 +91,7 @@ def export(
     [cyan]osa export --factory my_models:build --weights w.safetensors --out mine[/cyan]
     """
     from osa_runtime.cli.export_report import ExportReport
-    from osa_runtime.environment import require_packages
+    from osa_runtime.environment import require
     from osa_runtime.errors import InputError
 
     if (checkpoint is None) == (factory is None):
@@ -110,7 +110,7 @@ def export(
         "form": form,
         "external_data": external_data,
     }
-    require_packages("Exporting", "torch", "onnx", "onnxscript", "safetensors")
+    require("Exporting", "torch", "onnx", "onnxscript", "safetensors", extra="export")
     report = ExportReport(verbose)
     report.check(options, out, replace)
     _check_source(checkpoint, factory, weights, out, pixels)

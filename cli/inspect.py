@@ -37,11 +37,12 @@ def inspect(
     [cyan]osa inspect exported/digits --json | jq .graph.operators[/cyan]
     """
     from osa_runtime.cli.inspection_tables import show
-    from osa_runtime.inspection.drawing import check_picture_path, draw_artifact
-    from osa_runtime.inspection.facts import inspect_artifact
+    from osa_runtime.inspection import inspect_artifact
+    from osa_runtime.inspection.drawing import draw_artifact
+    from osa_runtime.plotting import check_figure_path
 
     if graph is not None:
-        check_picture_path(graph)
+        check_figure_path(graph, "graph")
     inspection = inspect_artifact(artifact, provider or ("cpu", "cuda"))
     if graph is not None:
         draw_artifact(artifact, graph)

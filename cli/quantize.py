@@ -59,9 +59,9 @@ def quantize(
     [cyan]osa compare digits-int8 digits-onnx[/cyan]        how far the two are from each other
     """
     from osa_runtime.cli.quantize_report import QuantizeReport
-    from osa_runtime.environment import require_packages
+    from osa_runtime.environment import require
 
-    require_packages("Quantising", "onnx")
+    require("Quantising", "onnx", extra="export")
     from osa_runtime.quantization import QuantizeSettings
     from osa_runtime.quantization import quantize as run
     from osa_runtime.quantization.quantizing import check_source

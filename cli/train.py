@@ -88,16 +88,16 @@ def train(
 
     [cyan]osa train --data mine.npz --out runs/mine --patch-size 4[/cyan]
     """
+    from osa_runtime.environment import require
     from osa_runtime.errors import InputError
-    from osa_runtime.training.dependencies import require
 
     if (dataset is None) == (file is None):
         raise InputError("Give either a data set (digits, mnist, fashion-mnist) or your own file with --data FILE.npz.")
-    require("torch", "safetensors", "matplotlib")
+    require("Training", "torch", "safetensors", "matplotlib", extra="train")
 
     from rich.console import Console
 
-    from osa_runtime.cli.training_progress import TrainingProgress
+    from osa_runtime.cli.progress import TrainingProgress
     from osa_runtime.training import TrainingSettings, load_dataset, train_classifier
 
     settings = TrainingSettings(

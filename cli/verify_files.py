@@ -48,7 +48,7 @@ class Files:
         if self.folder is not None:
             check_writable(self.folder / CERTIFICATE_FILE)
         if self.html is not None:
-            from osa_runtime.verification.page.figure import require_matplotlib
+            from osa_runtime.plotting import require_matplotlib
 
             require_matplotlib()
 

@@ -87,9 +87,8 @@ def _torch_cuda() -> str | None:
 
 
 def _threads() -> dict[str, int | str]:
-    usable = usable_cores()
     set_by_user = {name: os.environ[name] for name in THREAD_VARIABLES if name in os.environ}
-    return {"usable cores": usable, **set_by_user}
+    return {"usable cores": usable_cores(), **set_by_user}
 
 
 def render(diagnosis: Diagnosis) -> str:

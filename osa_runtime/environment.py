@@ -1,4 +1,4 @@
-"""The environment: versions of installed packages, missing ones, usable cores."""
+"""The environment of this process: the cores it may use, the versions of packages, and packages that are missing."""
 
 from __future__ import annotations
 
@@ -9,32 +9,38 @@ from importlib import metadata
 
 from osa_runtime.errors import MissingDependencyError
 
-
-def package_versions(names: Iterable[str]) -> dict[str, str]:
-    """The versions of those that are installed, by the names of their distributions."""
-    found = {}
-    for name in names:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def missing_package(purpose: str, name: str | None, extra: str, otherwise: str = "") -> MissingDependencyError:
-    """``purpose`` starts the message: "Exporting", "osa_runtime.export"; ``otherwise`` ends it, as ", or …"."""
-    return MissingDependencyError(
-        f'{purpose} needs {name}, which is not installed. Run: pip install "osa-runtime[{extra}]"{otherwise}.'
-    )
-
-
-def require_packages(purpose: str, *modules: str, extra: str = "export") -> None:
-    """Ask for optional packages before the work starts."""
-    missing = [name for name in modules if importlib.util.find_spec(name) is None]
-    if missing:
-        raise missing_package(purpose, ", ".join(missing), extra)
+PACKAGE_OF = {"sklearn": "scikit-learn"}
 
 
 def usable_cores() -> int:
-    """The cores that this process may use, which in a container are fewer than the machine has."""
+    """The cores that this process may use, which a container or taskset may have limited."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def installed_version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def package_versions(distributions: Iterable[str]) -> dict[str, str]:
+    """The versions of those that are installed."""
+    return {name: version for name in distributions if (version := installed_version(name)) is not None}
+
+
+def require(purpose: str, *modules: str, extra: str) -> None:
+    """Raise before any work is done when one of ``modules`` is not installed; ``extra`` is the one that brings them.
+
+    ``purpose`` begins the message: Training, Exporting.
+    """
+    missing = [PACKAGE_OF.get(name, name) for name in modules if importlib.util.find_spec(name) is None]
+    if missing:
+        raise missing_package(purpose, " and ".join(missing), extra)
+
+
+def missing_package(purpose: str, name: str | None, extra: str, otherwise: str = "") -> MissingDependencyError:
+    """``otherwise`` ends the message, as ", or …"."""
+    return MissingDependencyError(
+        f'{purpose} needs {name}, which is not installed. Run: pip install "osa-runtime[{extra}]"{otherwise}.'
+    )

@@ -1,21 +1,85 @@
-"""Rounds of blocks: at each point all contenders take their turn, and the next round begins with another of them."""
+"""The models that are served, and rounds of blocks: at each point all contenders take their turn.
 
-from __future__ import annotations
+The next round begins with another of them. Ratios are taken round by round, so that a slow minute hurts both alike.
+"""
 
+import math
+import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
-from serving_load.contender import Contender
-from serving_load.grpc_connection import GrpcConnection
-from serving_load.http_connection import HttpConnection
-from serving_load.load import Block, run_block
-from serving_load.machine import Busyness
-from serving_load.messages import BadAnswer
-from serving_load.models import Served
+import numpy as np
+import onnx
+from onnx import numpy_helper, parser
+
+from osa_runtime import load
+from osa_runtime.artifact import Artifact, Manifest, TensorSpec, describe_files
+from osa_runtime.atomic import atomic_folder
+from osa_runtime.benchmarking.figures import Percentiles, spread_of
+from serving_load.client import Block, run_block
+from serving_load.messages import BadAnswer, Question
+from serving_load.servers import Contender, ServerWatch
 
 PAUSE, WARM_UP, RUN_SECONDS = 0.2, 0.4, 0.5
+QUESTIONS = 16
+
+Shape = tuple[int | str, ...]
+
+
+def write_mlp(folder: Path) -> Path:
+    """A model that runs in some microseconds, so that what is measured is the server."""
+    weights = {"w1": (64, 64), "w2": (64, 10)}
+    body = "h = MatMul (x, w1)  a = Relu (h)  y = MatMul (a, w2)"
+    return _write(folder, body, ("batch", 64), ("batch", 10), weights)
+
+
+def write_mean(folder: Path) -> Path:
+    """The mean of each channel of an image: next to no work on as many bytes as a vision transformer takes."""
+    return _write(folder, "y = GlobalAveragePool (x)", ("batch", 3, 224, 224), ("batch", 3, 1, 1), {})
+
+
+def _write(folder: Path, body: str, taken: Shape, given: Shape, weights: Mapping[str, tuple[int, ...]]) -> Path:
+    x, y = (f"float[{', '.join(map(str, shape))}]" for shape in (taken, given))
+    model = parser.parse_model(f'<ir_version: 8, opset_import: ["": 18]> served ({x} x) => ({y} y) {{ {body} }}')
+    random = np.random.default_rng(0)
+    for name, shape in weights.items():
+        model.graph.initializer.append(numpy_helper.from_array(random.standard_normal(shape, np.float32) / 8, name))
+    with atomic_folder(folder) as out:
+        onnx.save(model, out / "model.onnx")
+        inputs, outputs = (TensorSpec("x", "float32", taken),), (TensorSpec("y", "float32", given),)
+        count = sum(map(math.prod, weights.values()))
+        manifest = Manifest("onnx", inputs, outputs, count, opset=18, files=describe_files(out))
+        (out / "manifest.json").write_text(manifest.to_json())
+    return folder
+
+
+class Served:
+    """A model under the name of its folder, with a session in this process to compare with."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.name = folder, folder.name
+        self._session = load(folder, threads=1)
+        (spec,) = Artifact.open(folder).manifest.inputs
+        shape = [1, *(axis for axis in spec.shape[1:] if isinstance(axis, int))]
+        self.questions = []
+        for seed in range(QUESTIONS):
+            array = np.random.default_rng(seed).standard_normal(shape, np.float32)
+            (answer,) = self._session.run({spec.name: array}).values()
+            self.questions.append(Question(self.name, spec.name, array, answer))
+
+    def run_time(self, seconds: float) -> float:
+        """Seconds that one run takes in this process: the median."""
+        times: list[float] = []
+        end = time.perf_counter() + seconds
+        while not times or time.perf_counter() < end:
+            question = self.questions[len(times) % QUESTIONS]
+            start = time.perf_counter()
+            self._session.run({question.input: question.array})
+            times.append(time.perf_counter() - start)
+        return statistics.median(times)
 
 
 class Point(NamedTuple):
@@ -28,24 +92,62 @@ class Point(NamedTuple):
 class Series:
     """The blocks of one contender at one point, one per round; or why there are none.
 
-    ``cpu`` has the seconds that the server computed per request: other processes hardly change it.
+    ``cores`` has the seconds that the server computed per request: other processes hardly change it.
     """
 
     blocks: list[Block] = field(default_factory=list)
-    cpu: list[float] = field(default_factory=list)
+    cores: list[float] = field(default_factory=list)
     failure: str = ""
 
+    @property
+    def rates(self) -> list[float]:
+        return [block.rate for block in self.blocks]
 
-Table = dict[tuple[str, Point], Series]
+    @property
+    def rate(self) -> float | None:
+        return statistics.median(self.rates) if self.blocks else None
+
+    @property
+    def latency(self) -> float | None:
+        return statistics.median(block.median for block in self.blocks) if self.blocks else None
+
+    @property
+    def core_seconds(self) -> float | None:
+        """Seconds of a core per request."""
+        return statistics.median(self.cores) if self.cores else None
+
+    @property
+    def spread(self) -> float | None:
+        """From the slowest to the fastest round, relative to the median."""
+        return (max(self.rates) - min(self.rates)) / statistics.median(self.rates) if self.blocks else None
+
+    def ratio(self, other: "Series") -> Percentiles | None:
+        return spread_of(np.divide(self.rates, other.rates)) if self.blocks and other.blocks else None
 
 
 @dataclass
 class Measured:
-    """``others`` has the cores that everybody else used, per block; ``runs`` the models' own seconds, per round."""
+    """``others`` has the cores that other processes used, per block; ``runs`` the models' own seconds, per round."""
 
-    table: Table = field(default_factory=dict)
+    table: dict[tuple[str, Point], Series] = field(default_factory=dict)
     others: list[float] = field(default_factory=list)
     runs: dict[str, list[float]] = field(default_factory=dict)
+
+    def at(self, name: str, point: Point) -> Series:
+        return self.table.get((name, point), Series())
+
+    def fastest(self, name: str, model: str, concurrency: int, protocols: Sequence[str]) -> Point | None:
+        """The first protocol where it works, otherwise the fastest of the others."""
+        points = [Point(model, protocol, concurrency) for protocol in protocols]
+        working = [point for point in points if self.at(name, point).blocks]
+        if points[0] in working:
+            return points[0]
+        return max(working, key=lambda point: self.at(name, point).rate or 0, default=None)
+
+    def overhead(self, name: str, point: Point) -> float | None:
+        """Seconds of a request beyond the model's own run, client and network stack included."""
+        latency = self.at(name, point).latency
+        return None if latency is None else latency - statistics.median(self.runs[point.model])
 
 
 def measure(
@@ -55,48 +157,30 @@ def measure(
     rounds: int,
     seconds: float,
 ) -> Measured:
-    """``plan`` says which contenders are asked at which point."""
+    """``plan`` has the contenders that are asked at each point."""
     measured, by_name = Measured(), {model.name: model for model in models}
     for number in range(rounds):
         for model in models:
             measured.runs.setdefault(model.name, []).append(model.run_time(RUN_SECONDS))
-        for contender, point in _turns(contenders, plan, number):
-            series = measured.table.setdefault((contender.name, point), Series())
-            if series.failure:
-                continue  # who answers wrongly gets no figure
-            busyness = Busyness(contender.processes)
-            try:
-                block = _block(contender, by_name[point.model], point, seconds)
-            except (BadAnswer, OSError) as error:
-                series.failure, series.blocks, series.cpu = str(error), [], []
-                continue
-            used, others = busyness.look()
-            series.blocks.append(block)
-            series.cpu.append(used / block.answers)
-            measured.others.append(others)
+        for point, names in plan.items():
+            there = [contender for contender in contenders if contender.name in names]
+            first = number % len(there) if there else 0
+            for contender in (*there[first:], *there[:first]):
+                series = measured.table.setdefault((contender.name, point), Series())
+                if series.failure:
+                    continue  # a contender that answered wrongly has no figure
+                time.sleep(PAUSE)
+                watch = ServerWatch(contender.processes)
+                addresses = contender.grpc if point.protocol == "grpc" else contender.http
+                questions = by_name[point.model].questions
+                try:
+                    block = run_block(addresses, questions, point.protocol, point.concurrency, WARM_UP, seconds)
+                except (BadAnswer, OSError) as error:
+                    series.failure, series.blocks, series.cores = str(error), [], []
+                    continue
+                used, others = watch.look()
+                series.blocks.append(block)
+                series.cores.append(used / block.answers)
+                measured.others.append(others)
         print(f"round {number + 1} of {rounds} done", flush=True)
     return measured
-
-
-def _turns(
-    contenders: Sequence[Contender], plan: Mapping[Point, Sequence[str]], number: int
-) -> Iterator[tuple[Contender, Point]]:
-    for point, names in plan.items():
-        there = [contender for contender in contenders if contender.name in names]
-        first = number % len(there) if there else 0
-        for contender in (*there[first:], *there[:first]):
-            yield contender, point
-
-
-def _block(contender: Contender, model: Served, point: Point, seconds: float) -> Block:
-    time.sleep(PAUSE)
-    grpc = point.protocol == "grpc"
-    return run_block(
-        GrpcConnection if grpc else HttpConnection,
-        contender.grpc if grpc else contender.http,
-        model.questions,
-        point.protocol,
-        point.concurrency,
-        WARM_UP,
-        seconds,
-    )

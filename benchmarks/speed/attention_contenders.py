@@ -1,65 +1,35 @@
-"""The contenders of the operator benchmark, opened once for each width, ready to be called at any point."""
+"""The contenders of the operator benchmark: ours, exported; the paper's method; softmax; one large product.
 
-from __future__ import annotations
+They are opened once for each width and can be called at any point.
+"""
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnxruntime
 import torch
 from numpy.typing import NDArray
+from onnx import parser
 from torch import Tensor, nn
 
 from osa_runtime import orthogonal_attention
-from osa_runtime.benchmarking.rotation import Call
-from speed import attention_peers as peers
-from speed.attention_inputs import HEADS, Inputs, Point, make_inputs, relative_error
-from speed.contest import Contest, Pace, compete, fastest
-from speed.exported_operator import PACKED, SEPARATE, export_operator
+from osa_runtime.benchmarking.rotation import TimedCall
+from osa_runtime.exporters import export
+from osa_runtime.nn.projection import merge_heads
+from speed.attention_inputs import HEADS, Inputs, Point, make_inputs
+from speed.contest import Pace, Row, Way, measure_row
 
-EAGER = "ours, eager"
+PACKED, SEPARATE, EAGER = "ours, packed", "ours, separate", "ours, eager"
 PAPER, DENSE = "paper, eager", "matrix_exp, eager"
 SOFTMAX, SDPA, SGEMM = "softmax, ORT", "softmax, torch", "sgemm"
 ALL = (SEPARATE, PACKED, EAGER, PAPER, DENSE, SOFTMAX, SDPA)
-ORTHOGONAL = (PACKED, SEPARATE, EAGER, PAPER, DENSE)
-
+HOLD_SCORES = ("Attention", "MatMul–Softmax–MatMul")
 MOST_SCORES = 2 << 30  # bytes of N × N scores; ways that hold them are left out beyond
-WRONG = 1e-2  # an error beyond this is no answer
-
-Session = onnxruntime.InferenceSession
-
-
-@dataclass(frozen=True)
-class Way:
-    """One way to compute something: the call, and its result as (batch, heads, tokens, width)."""
-
-    call: Call
-    by_head: Callable[[Any], Tensor] = lambda result: result
-
-
-@dataclass(frozen=True)
-class Row:
-    """What was measured at one point. ``ways`` has the fastest way of contenders that have several.
-
-    ``errors`` are against float64, relative; a contender whose answer was wrong is in ``wrong`` and has no time.
-    """
-
-    point: Point
-    contest: Contest
-    errors: Mapping[str, float]
-    ways: Mapping[str, str] = field(default_factory=dict)
-    wrong: Mapping[str, float] = field(default_factory=dict)
-
-    def as_dict(self) -> dict[str, Any]:
-        measured = self.contest.as_dict()
-        for name, figures in measured["contenders"].items():
-            figures |= {"error": self.errors.get(name), "way": self.ways.get(name)}
-        return {**self.point._asdict(), **measured, "wrong": dict(self.wrong)}
+SGEMM_SIZE = 1536
+SGEMM_FLOPS = 2.0 * SGEMM_SIZE**3
 
 
 class Operators:
@@ -69,68 +39,45 @@ class Operators:
         torch.set_num_threads(threads)
         self.width, self._threads = width, threads
         self.artifacts = {layout: export_operator(layout, width, folder) for layout in (PACKED, SEPARATE)}
-        files = {name: (path / "model.onnx").read_bytes() for name, path in self.artifacts.items()}
-        files |= {
-            "MultiHeadAttention": peers.multi_head_attention(width).SerializeToString(),
-            "Attention": peers.attention_operator(width).SerializeToString(),
-            "MatMul–Softmax–MatMul": peers.three_products(width).SerializeToString(),
-            SGEMM: peers.square_product().SerializeToString(),
+        models = {name: (path / "model.onnx").read_bytes() for name, path in self.artifacts.items()} | peers(width)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.log_severity_level = threads, 3
+        self._sessions = {
+            name: onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+            for name, model in models.items()
         }
-        self._sessions = {name: _open(content, threads) for name, content in files.items()}
 
-    def measure(self, point: Point, names: tuple[str, ...], pace: Pace) -> Row:
+    def measure(self, point: Point, names: Sequence[str], pace: Pace) -> Row:
         inputs = make_inputs(point)
-        calls, chosen, errors, wrong = {}, {}, {}, {}
-        exact = {True: inputs.exact_orthogonal()}
+        exact = cache(lambda softmax: inputs.exact_softmax() if softmax else inputs.exact_orthogonal())
         with torch.inference_mode():
-            for name in names:
-                ways = self._ways(name, inputs)
-                if not ways:
-                    continue
-                best = fastest({way: found.call for way, found in ways.items()}, self._threads)
-                if len(ways) > 1:
-                    chosen[name] = best
-                way = ways[best]
-                if name != SGEMM:
-                    kind = name in ORTHOGONAL
-                    if kind not in exact:
-                        exact[kind] = inputs.exact_softmax()
-                    errors[name] = relative_error(way.by_head(way.call()), exact[kind])
-                    if not errors[name] <= WRONG:  # NaN, too
-                        wrong[name] = errors.pop(name)
-                        continue
-                calls[name] = way.call
-            return Row(point, compete(calls, pace, self._threads), errors, chosen, wrong)
+            ways = {name: found for name in names if (found := self._ways(name, inputs))}
+            known = lambda name: None if name == SGEMM else exact(name in (SOFTMAX, SDPA))  # noqa: E731
+            return measure_row(point, ways, known, pace, self._threads)
 
     def _ways(self, name: str, inputs: Inputs) -> dict[str, Way]:
-        q, k, v, scale = inputs.q, inputs.k, inputs.v, inputs.scale
-        if name == PACKED:
-            return {"": Way(self._run(PACKED, packed=inputs.packed), _split)}
-        if name == SEPARATE:
-            return {"": Way(self._run(SEPARATE, q=q, k=k, v=v), torch.from_numpy)}
-        if name == EAGER:
-            return {"": Way(partial(orthogonal_attention, q, k, v, scale))}
-        if name == PAPER:
-            return {"": Way(partial(peers.paper_by_basis, q, k, v, scale))}
-        if name == DENSE:  # beyond 2d tokens S is larger than the core
-            return {"": Way(partial(peers.dense_exponential, q, k, v, scale))} if q.size(-2) <= 2 * self.width else {}
-        if name == SOFTMAX:
-            return self._softmax_ways(inputs)
+        arguments = (inputs.q, inputs.k, inputs.v, inputs.scale)
+        tokens = inputs.q.size(-2)
+        if name == DENSE and tokens > 2 * self.width:
+            return {}  # S is larger than the core
+        if name in (EAGER, PAPER, DENSE):
+            method = {EAGER: orthogonal_attention, PAPER: paper_by_basis, DENSE: dense_exponential}[name]
+            return {"": Way(partial(method, *arguments))}
         if name == SDPA:
-            return {"": Way(partial(nn.functional.scaled_dot_product_attention, q, k, v))}
+            return {"": Way(partial(nn.functional.scaled_dot_product_attention, *arguments[:3]))}
+        if name == SEPARATE:
+            return {"": Way(self._run(SEPARATE, inputs.by_head))}
+        if name == PACKED:
+            return {"": Way(self._run(PACKED, {"packed": inputs.packed}), _split)}
+        if name == SOFTMAX:
+            scores = 4 * math.prod(inputs.q.shape[:2]) * tokens**2
+            ways = {way: Way(self._run(way, inputs.by_head)) for way in HOLD_SCORES if scores <= MOST_SCORES}
+            return {"MultiHeadAttention": Way(self._run("MultiHeadAttention", inputs.merged), _split)} | ways
         assert name == SGEMM
-        a, b = torch.randn(2, peers.SGEMM_SIZE, peers.SGEMM_SIZE, generator=torch.Generator().manual_seed(0))
-        return {"torch": Way(partial(torch.mm, a, b)), "ORT": Way(self._run(SGEMM, q=a, k=b))}
+        a, b = torch.randn(2, SGEMM_SIZE, SGEMM_SIZE, generator=torch.Generator().manual_seed(0))
+        return {"torch": Way(partial(torch.mm, a, b)), "ORT": Way(self._run(SGEMM, {"q": a, "k": b}))}
 
-    def _softmax_ways(self, inputs: Inputs) -> dict[str, Way]:
-        q, k, v = inputs.merged
-        ways = {"MultiHeadAttention": Way(self._run("MultiHeadAttention", q=q, k=k, v=v), _split)}
-        if 4 * math.prod(inputs.q.shape[:2]) * inputs.q.size(-2) ** 2 <= MOST_SCORES:
-            for name in ("Attention", "MatMul–Softmax–MatMul"):
-                ways[name] = Way(self._run(name, q=inputs.q, k=inputs.k, v=inputs.v), torch.from_numpy)
-        return ways
-
-    def _run(self, name: str, **feeds: Tensor) -> Call:
+    def _run(self, name: str, feeds: Mapping[str, Tensor]) -> TimedCall:
         session, arrays = self._sessions[name], {key: np.ascontiguousarray(x.numpy()) for key, x in feeds.items()}
         return lambda: session.run(None, arrays)[0]
 
@@ -151,7 +98,76 @@ def _split(merged: NDArray[np.float32]) -> Tensor:
     return torch.from_numpy(merged).unflatten(-1, (HEADS, -1)).transpose(1, 2)
 
 
-def _open(model: bytes, threads: int) -> Session:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = threads, 3
-    return Session(model, options, providers=["CPUExecutionProvider"])
+def paper_by_basis(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    """Theorem 2.1 of arXiv 2602.05996 as fast as eager does it: BᵀSB from the triangular factor, and matrix_exp."""
+    basis, r = torch.linalg.qr(torch.cat([q, k], -1))
+    r_q, r_k = r.split(q.size(-1), -1)
+    core = scale * (r_q @ r_k.mT - r_k @ r_q.mT)
+    change = torch.linalg.matrix_exp(core) - torch.eye(core.size(-1), dtype=core.dtype)
+    return v + basis @ (change @ (basis.mT @ v))
+
+
+def dense_exponential(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    """The exponential of S itself, which may be faster while S is smaller than the core."""
+    products = q @ k.mT
+    return torch.linalg.matrix_exp(scale * (products - products.mT)) @ v
+
+
+class SeparateAttention(nn.Module):
+    """q, k and v as three arrays (batch, heads, tokens, width)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+        self.scale = nn.Parameter(torch.full((HEADS,), width**-0.5))
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return orthogonal_attention(q, k, v, self.scale)
+
+
+class PackedAttention(SeparateAttention):
+    """As in a layer: one array (batch, tokens, heads·3·width) from the projection, and the heads merged at the end."""
+
+    def forward(self, packed: Tensor) -> Tensor:  # type: ignore[override]  # the layout is the difference
+        heads = packed.reshape(packed.size(0), packed.size(1), HEADS, 3 * self.width).transpose(1, 2)
+        q, k, v = (heads[..., part * self.width : (part + 1) * self.width] for part in range(3))
+        return merge_heads(orthogonal_attention(q, k, v, self.scale))
+
+
+def export_operator(layout: str, width: int, folder: Path) -> Path:
+    """Export one graph for every batch and length, and return the folder of the artifact."""
+    batch, tokens = torch.export.Dim("batch", min=1), torch.export.Dim("tokens", min=1)
+    example = make_inputs(Point(2, 7, width))
+    out = folder / f"{layout.rpartition(' ')[2]}-{width}"
+    if layout == PACKED:
+        export(PackedAttention(width), (example.packed,), out, dynamic_shapes={"packed": {0: batch, 1: tokens}})
+    else:
+        axes = {name: {0: batch, 2: tokens} for name in example.by_head}
+        export(SeparateAttention(width), tuple(example.by_head.values()), out, dynamic_shapes=axes)
+    return out
+
+
+def peers(width: int) -> dict[str, bytes]:
+    """The softmax attentions and the product of two large matrices as ONNX models."""
+    by_head, merged = f"float[batch, {HEADS}, tokens, {width}]", f"float[batch, tokens, {HEADS * width}]"
+    square = f"float[{SGEMM_SIZE}, {SGEMM_SIZE}]"
+    products = f"""
+        scale = Constant <value_float = {width**-0.5!r}> ()
+        scaled = Mul (q, scale)
+        columns = Transpose <perm = [0, 1, 3, 2]> (k)
+        scores = MatMul (scaled, columns)
+        weights = Softmax <axis = -1> (scores)
+        y = MatMul (weights, v)"""  # q is smaller than the scores
+    fused = f"y = com.microsoft.MultiHeadAttention <num_heads = {HEADS}> (q, k, v)"  # never holds the N × N scores
+    return {
+        "MultiHeadAttention": _model(fused, merged),
+        "Attention": _model("y = Attention (q, k, v)", by_head, opset=23),
+        "MatMul–Softmax–MatMul": _model(products, by_head),
+        SGEMM: _model("y = MatMul (q, k)", square, inputs="qk"),
+    }
+
+
+def _model(body: str, type_: str, inputs: str = "qkv", opset: int = 18) -> bytes:
+    opsets = f'<ir_version: 10, opset_import: ["": {opset}, "com.microsoft": 1]>'
+    declared = ", ".join(f"{type_} {name}" for name in inputs)
+    return parser.parse_model(f"{opsets} peer ({declared}) => ({type_} y) {{ {body} }}").SerializeToString()

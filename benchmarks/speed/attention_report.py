@@ -1,74 +1,78 @@
-"""The operator benchmark as JSON and as tables."""
-
-from __future__ import annotations
+"""The tables and figures of the operator benchmark."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from speed.attention_contenders import ALL, DENSE, EAGER, PAPER, SGEMM, SOFTMAX, Row, minimal_flops
+from osa_runtime.plotting import FAINT, legend_below, logarithmic
+from speed.attention_contenders import (
+    ALL,
+    DENSE,
+    EAGER,
+    PACKED,
+    PAPER,
+    SDPA,
+    SEPARATE,
+    SGEMM,
+    SGEMM_FLOPS,
+    SOFTMAX,
+    minimal_flops,
+)
 from speed.attention_inputs import TRAINED_NORM
-from speed.attention_peers import sgemm_flops
 from speed.attention_targets import describe_ranges, share_of_sgemm, softmax_ratios
-from speed.contest import all_doubts
-from speed.exported_operator import PACKED, SEPARATE
-from speed.markdown import circumstances, doubts_section, milliseconds, ratio_cell, table, time_cell
-from speed.verdict import Verdict, verdict_table
+from speed.contest import Row
+from speed.report import MIB, Plot, Report, Verdict, ratio_cell, table, three_digits, time_cell
 
 HOW_TO_READ = (
     "Cells: milliseconds of one call (spread of the rounds, relative error against float64); ! marks a figure with a "
     "doubt. *ours, packed* takes the array that a layer's projection makes and merges the heads at the end, as a model "
     "runs it; *separate* takes q, k and v by head, as the others do.\n"
 )
+SWEPT = (PACKED, SEPARATE, EAGER, PAPER)
+COLOURS = dict(
+    zip((*SWEPT, SOFTMAX, SDPA), ("#0b6e99", "#7cc4e0", "#829ab1", "#c2601a", "#7b4ea3", "#b79ad0"), strict=True)
+)
+LENGTHS = (17, 50, 197, 1024, 4096, 16384, 65536)
 
 
-def doubts(rows: Sequence[Row]) -> list[str]:
-    return all_doubts({str(row.point): row.contest for row in rows})
-
-
-def as_json(rows: Sequence[Row], facts: Mapping[str, Any], verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    found = doubts(rows)
-    return {
-        "benchmark": "attention",
-        **facts,
-        "trustworthy": not found,
-        "doubts": found,
-        "targets": [verdict.as_dict() for verdict in verdicts],
-        "rows": [row.as_dict() for row in rows],
-    }
-
-
-def as_markdown(rows: Sequence[Row], facts: Mapping[str, Any], verdicts: Sequence[Verdict]) -> str:
-    trained = [row for row in rows if row.point.norm == TRAINED_NORM]
-    parts = [
-        "# The attention operator\n",
-        circumstances(facts["machine"], facts["threads"], facts["rounds"]),
-        f"6 heads, float32, ‖S‖₂ = {TRAINED_NORM:g} unless it says otherwise. Judged: {facts['judged']}.\n",
-        doubts_section(doubts(rows)),
-        "## Targets\n",
-        verdict_table(verdicts),
-    ]
-    if facts["plots"]:
-        parts.append("\n".join(f"![{what}]({file})" for what, file in facts["plots"].items()) + "\n")
-    parts.append(HOW_TO_READ)
-    for width in sorted({row.point.width for row in trained}, reverse=True):
-        of_width = [row for row in trained if row.point.width == width]
-        parts += [f"## d = {width}\n", _grid(of_width, facts["judged"])]
+def build_report(rows: Sequence[Row], facts: Mapping[str, Any], verdicts: Sequence[Verdict]) -> Report:
+    trained = [row for row in rows if row.place.norm == TRAINED_NORM]
+    lengths = {row.place.tokens for row in rows if row not in trained}
+    swept = sorted((row for row in rows if row.place.tokens in lengths), key=lambda row: row.place.norm)
+    sections = [f"6 heads, float32, ‖S‖₂ = {TRAINED_NORM:g} unless it says otherwise. Judged: {facts['judged']}.\n"]
+    sections.append(HOW_TO_READ)
+    for width in _widths(trained):
+        of_width = [row for row in trained if row.place.width == width]
+        sections += [f"## d = {width}\n", _grid(of_width, facts["judged"])]
         for ours in (PACKED, SEPARATE):
-            parts.append(f"Against {ours}, {describe_ranges(softmax_ratios(of_width, width, ours))}.\n")
-        parts += [_rates(of_width)]
-    parts += _norms([row for row in rows if row.point.tokens in {r.point.tokens for r in rows if r not in trained}])
-    parts += [_wrong(rows), _memory(facts["memory"])]
-    return "\n".join(part for part in parts if part)
+            sections.append(f"Against {ours}, {describe_ranges(softmax_ratios(of_width, width, ours))}.\n")
+        sections.append(_rates(of_width))
+    sections += [_norms([row for row in swept if row.place.width == width]) for width in _widths(swept)]
+    sections += [_wrong(rows), _memory(facts["memory"])]
+    contests = {str(row.place): row.contest for row in rows}
+    content = {"rows": [as_dict(row) for row in rows]}
+    return Report("attention", "The attention operator", facts, contests, content, sections, verdicts, _plots(rows))
+
+
+def as_dict(row: Row) -> dict[str, Any]:
+    return {**row.place._asdict(), **row.contest.as_dict(error=row.errors, way=row.ways), "wrong": row.wrong}
+
+
+def _widths(rows: Sequence[Row]) -> list[int]:
+    return sorted({row.place.width for row in rows}, reverse=True)
+
+
+def _times(row: Row, names: Sequence[str]) -> list[str]:
+    return [time_cell(row.contest, name, row.errors.get(name)) for name in names]
 
 
 def _grid(rows: Sequence[Row], ours: str) -> str:
-    head = ["batch", "tokens", *ALL, "× paper", "× matrix_exp", "× softmax"]
+    peers = {"× paper": PAPER, "× matrix_exp": DENSE, "× softmax": SOFTMAX}
     cells = []
-    for row in sorted(rows, key=lambda row: row.point):
-        times = [time_cell(row.contest, name, row.errors.get(name)) for name in ALL]
-        ratios = [ratio_cell(row.contest, ours, peer) for peer in (PAPER, DENSE, SOFTMAX)]
-        cells.append([str(row.point.batch), str(row.point.tokens), *times, *ratios])
-    return table(head, cells)
+    for row in sorted(rows, key=lambda row: row.place):
+        ratios = [ratio_cell(row.contest, ours, peer) for peer in peers.values()]
+        cells.append([str(row.place.batch), str(row.place.tokens), *_times(row, ALL), *ratios])
+    return table(["batch", "tokens", *ALL, *peers], cells)
 
 
 def _rates(rows: Sequence[Row]) -> str:
@@ -76,34 +80,26 @@ def _rates(rows: Sequence[Row]) -> str:
     for row in rows:
         if SGEMM in row.contest:
             shares = [share_of_sgemm(row, ours) for ours in (PACKED, SEPARATE)]
-            limit = sgemm_flops() / row.contest.milliseconds(SGEMM).median / 1e6
+            limit = SGEMM_FLOPS / row.contest.milliseconds(SGEMM).median / 1e6
             shown = ["–" if share is None else f"{share.median:.0%}" for share in shares]
-            cells.append([str(row.point.tokens), f"{minimal_flops(row.point) / 1e9:.2f}", f"{limit:.0f}", *shown])
-    if not cells:
-        return ""
+            cells.append([str(row.place.tokens), f"{minimal_flops(row.place) / 1e9:.2f}", f"{limit:.0f}", *shown])
     head = ["tokens", "least GFLOP", "sgemm, GFLOP/s", f"{PACKED}: share of it", f"{SEPARATE}: share of it"]
-    return table(head, cells)
+    return table(head, cells) if cells else ""
 
 
-def _norms(rows: Sequence[Row]) -> list[str]:
+def _norms(rows: Sequence[Row]) -> str:
     """The sweep over ‖S‖, with the rows of the trained norm between."""
-    names = (PACKED, SEPARATE, EAGER, PAPER)
-    parts = []
-    for width in sorted({row.point.width for row in rows}, reverse=True):
-        chosen = sorted((r for r in rows if r.point.width == width and r.point.batch == 1), key=lambda r: r.point.norm)
-        if len(chosen) < 2:
-            continue
-        cells = [
-            [f"{row.point.norm:g}", *(time_cell(row.contest, name, row.errors.get(name)) for name in names)]
-            for row in chosen
-        ]
-        parts += [f"## ‖S‖₂ at {chosen[0].point.tokens} tokens, d = {width}\n", table(["‖S‖₂", *names], cells)]
-    return parts
+    chosen = [row for row in rows if row.place.batch == 1]
+    if len(chosen) < 2:
+        return ""
+    cells = [[f"{row.place.norm:g}", *_times(row, SWEPT)] for row in chosen]
+    title = f"## ‖S‖₂ at {chosen[0].place.tokens} tokens, d = {chosen[0].place.width}\n"
+    return f"{title}\n{table(['‖S‖₂', *SWEPT], cells)}"
 
 
 def _wrong(rows: Sequence[Row]) -> str:
     lines = [
-        f"- {row.point}: {name} has a relative error of {error:.1e} and is given no time"
+        f"- {row.place}: {name} has a relative error of {error:.1e} and therefore no time"
         for row in rows
         for name, error in row.wrong.items()
     ]
@@ -113,9 +109,81 @@ def _wrong(rows: Sequence[Row]) -> str:
 def _memory(memory: Mapping[str, int] | None) -> str:
     if memory is None:
         return ""
-    mebi = {name: milliseconds(value / (1 << 20)) for name, value in memory.items()}
+    sizes = {name: three_digits(value / MIB) for name, value in memory.items()}
     return (
         f"## Memory\n\nAt {memory['tokens']} tokens, d = {memory['width']}, a process of its own grew by at most "
-        f"{mebi['peak']} MiB from before it loaded the session; inputs are {mebi['inputs']} MiB of that, outputs "
-        f"{mebi['outputs']} MiB.\n"
+        f"{sizes['peak']} MiB from before it loaded the session; inputs are {sizes['inputs']} MiB of that, outputs "
+        f"{sizes['outputs']} MiB.\n"
     )
+
+
+def _plots(rows: Sequence[Row]) -> dict[str, Plot]:
+    single = sorted((row for row in rows if row.place.batch == 1), key=lambda row: row.place)
+    trained = [row for row in single if row.place.norm == TRAINED_NORM]
+    by_width = {width: [row for row in trained if row.place.width == width] for width in _widths(trained)}
+    wide = 5.2 * len(by_width)
+    plots = {
+        "attention-time.svg": Plot("Time over length", (wide, 4.4), partial(draw_lengths, by_width)),
+        "attention-ratio.svg": Plot("Times as fast, over length", (wide, 4.0), partial(draw_ratios, by_width)),
+    }
+    lengths = {row.place.tokens for row in single if row.place.norm != TRAINED_NORM}
+    if lengths:
+        width = max(row.place.width for row in single if row.place.tokens in lengths)
+        swept = [row for row in single if row.place.tokens in lengths and row.place.width == width]
+        plots["attention-norm.svg"] = Plot("Time and error over the norm", (10.4, 4.0), partial(draw_norms, swept))
+    return plots
+
+
+def draw_lengths(by_width: Mapping[int, Sequence[Row]], figure: Any) -> None:
+    """Time over length, a panel for each width."""
+    panels = figure.subplots(1, len(by_width), squeeze=False, sharey=True)[0]
+    for axes, (width, rows) in zip(panels, by_width.items(), strict=True):
+        for name in COLOURS:
+            _line(axes, {row.place.tokens: row for row in rows}, name)
+        _label(axes, f"milliseconds, batch 1, 6 heads, d = {width}", "tokens", LENGTHS)
+    legend_below(figure, panels[0])
+
+
+def draw_ratios(by_width: Mapping[int, Sequence[Row]], figure: Any) -> None:
+    """Times as fast as softmax and as the paper's method, over length."""
+    panels = figure.subplots(1, len(by_width), squeeze=False, sharey=True)[0]
+    for axes, (width, rows) in zip(panels, by_width.items(), strict=True):
+        for peer in (SOFTMAX, PAPER):
+            for ours, style in ((PACKED, "-"), (SEPARATE, ":")):
+                found = {row.place.tokens: row.contest.ratio(ours, peer) for row in rows}
+                points = {x: ratio.median for x, ratio in found.items() if ratio is not None}
+                look = dict(ls=style, marker="o", ms=3.5, color=COLOURS[peer], label=f"{ours}, against {peer}")
+                axes.plot(list(points), list(points.values()), **look)
+        axes.axhline(1, color=FAINT, lw=1)
+        _label(axes, f"times as fast, d = {width}", "tokens", LENGTHS[:-1])
+    legend_below(figure, panels[0], columns=2)
+
+
+def draw_norms(rows: Sequence[Row], figure: Any) -> None:
+    """Time and error over ‖S‖."""
+    time, error = figure.subplots(1, 2)
+    for name in SWEPT:
+        _line(time, {row.place.norm: row for row in rows}, name)
+        points = {row.place.norm: row.errors[name] for row in rows if name in row.errors}
+        error.plot(list(points), list(points.values()), marker="o", ms=3.5, color=COLOURS[name])
+    place = f"{rows[0].place.tokens} tokens, 6 heads, d = {rows[0].place.width}"
+    _label(time, f"milliseconds, {place}", "‖S‖₂")
+    _label(error, f"relative error against float64, {place}", "‖S‖₂")
+    error.yaxis.set_major_formatter("{x:.0e}")
+    legend_below(figure, time)
+
+
+def _line(axes: Any, rows: Mapping[float, Row], name: str) -> None:
+    found = {x: row.contest.milliseconds(name) for x, row in rows.items() if name in row.contest}
+    if not found:
+        return
+    x, spreads = list(found), list(found.values())
+    axes.plot(x, [s.median for s in spreads], marker="o", ms=3.5, color=COLOURS[name], label=name)
+    axes.fill_between(x, [s.p10 for s in spreads], [s.p90 for s in spreads], color=COLOURS[name], alpha=0.2, lw=0)
+
+
+def _label(axes: Any, title: str, x_label: str, ticks: Sequence[float] = ()) -> None:
+    logarithmic(axes.xaxis, ticks, subs=(1.0,))
+    logarithmic(axes.yaxis, subs=(1.0, 3.0))
+    axes.set_title(title)
+    axes.set_xlabel(x_label)

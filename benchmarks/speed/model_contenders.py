@@ -1,60 +1,44 @@
 """One model in all its formats, the same in eager and compiled, and the softmax model of the same sizes."""
 
-from __future__ import annotations
-
 import copy
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import torch
 from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, helper, numpy_helper
 from torch import Tensor, nn
 
-from osa_runtime import load
+from osa_runtime import load, save_checkpoint
 from osa_runtime.benchmarking.memory import measure_memory, memory_can_be_measured
-from osa_runtime.benchmarking.rotation import Call
+from osa_runtime.benchmarking.opening import timed_opening
+from osa_runtime.exporters import export
 from osa_runtime.models import load_checkpoint
-from speed.attention_inputs import relative_error
-from speed.contest import Contest, Pace, compete, fastest
-from speed.model_artifacts import COMPILED, EAGER, FORMATS, ORT, PT2, SOFTMAX, TORCHSCRIPT, write_artifacts
+from speed.contest import Pace, Row, Way, measure_row
 from speed.models import Subject
-from speed.repeated import median_seconds
 
+ORT, TORCHSCRIPT, PT2, EAGER, COMPILED = "ONNX Runtime", "TorchScript", "pt2", "eager", "torch.compile"
+SOFTMAX = "softmax, ONNX Runtime"
 ALL = (ORT, TORCHSCRIPT, PT2, EAGER, COMPILED, SOFTMAX)
+FORMATS = {ORT: "onnx", TORCHSCRIPT: "torchscript", PT2: "pt2"}
+SOFTMAX_OPSETS = {"MatMul–Softmax–MatMul": 18, "Attention": 23}
+FUSED, DOMAIN = "MultiHeadAttention", "com.microsoft"
 BATCHES = (1, 8)
-WRONG = 1e-2
+LOADS = 15
 
 Array = NDArray[Any]
-Say = Callable[[str], None]
 Run = Callable[[Array], Array]
 
 
 @dataclass(frozen=True)
-class Meeting:
-    """The contest at one batch, with the errors against float64; ``way`` is that of the fastest softmax."""
-
-    batch: int
-    contest: Contest
-    errors: Mapping[str, float]
-    way: str
-
-    def as_dict(self) -> dict[str, Any]:
-        measured = self.contest.as_dict()
-        for name, figures in measured["contenders"].items():
-            figures |= {
-                "error": self.errors.get(name),
-                "rows_per_second": 1e3 * self.batch / figures["median_ms"],
-            }
-        return {"batch": self.batch, "softmax_way": self.way, **measured}
-
-
-@dataclass(frozen=True)
 class Footprint:
-    """``memory`` has the peak growth of a fresh process by batch; empty where the system does not tell."""
+    """``memory`` has the peak growth of a fresh process by batch; empty where it cannot be measured."""
 
     bytes_on_disk: int
     load_seconds: float
@@ -63,22 +47,19 @@ class Footprint:
 
 @dataclass(frozen=True)
 class ModelResult:
-    """``missing`` says why a contender has no figure."""
+    """A row for each batch; ``missing`` has the reason why a contender has no figure."""
 
     subject: Subject
-    meetings: tuple[Meeting, ...]
+    rows: tuple[Row, ...]
     footprints: Mapping[str, Footprint]
     missing: Mapping[str, str]
-
-    def at(self, batch: int) -> Meeting | None:
-        return next((meeting for meeting in self.meetings if meeting.batch == batch), None)
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "model": self.subject.name,
             "config": self.subject.config.to_dict(),
             "tokens": self.subject.tokens,
-            "batches": [meeting.as_dict() for meeting in self.meetings],
+            "batches": [_as_dict(row) for row in self.rows],
             "footprints": {name: asdict(found) for name, found in self.footprints.items()},
             "missing": dict(self.missing),
         }
@@ -87,74 +68,80 @@ class ModelResult:
 class OpenedModel:
     """A model with all its contenders, exported into ``folder`` and opened."""
 
-    def __init__(self, subject: Subject, threads: int, folder: Path, say: Say, names: Sequence[str] = ALL) -> None:
+    def __init__(self, subject: Subject, threads: int, folder: Path, names: Sequence[str] = ALL) -> None:
         torch.set_num_threads(threads)
-        self.subject, self._threads, self._say = subject, threads, say
-        self._model, self._softmax = subject.build(), subject.build("softmax")
-        formats = tuple(name for name in FORMATS if name in names)
-        softmax = self._softmax if SOFTMAX in names else None
-        self._artifacts = write_artifacts(subject, self._model, softmax, folder, say, formats)
-        self.missing = dict(self._artifacts.missing)
-        self._runs = self._open(names)
-
-    def _open(self, names: Sequence[str]) -> dict[str, dict[str, Run]]:
-        """The ways of each contender to run."""
-        ways = {name: {"": self._session_run(path)} for name, path in self._artifacts.files.items()}
+        self.subject, self._threads, self._folder = subject, threads, folder
+        self._models = {EAGER: subject.build(), SOFTMAX: subject.build("softmax")}
+        self.missing: dict[str, str] = {}
+        self._paths: dict[str, dict[str, Path]] = {EAGER: {"": folder / "checkpoint"}}
+        self._runs: dict[str, dict[str, Run]] = {}
+        save_checkpoint(self._models[EAGER], folder / "checkpoint")
+        for name in (name for name in FORMATS if name in names):
+            self._add(name, "", partial(self._export, EAGER, FORMATS[name], format=FORMATS[name]))
+        if SOFTMAX in names:
+            for way, opset in SOFTMAX_OPSETS.items():
+                self._add(SOFTMAX, way, partial(self._export, SOFTMAX, f"softmax-{opset}", opset=opset))
+            if "Attention" in self._paths.get(SOFTMAX, {}):
+                self._add(SOFTMAX, FUSED, self._fuse)
         if EAGER in names:
-            ways[EAGER] = {"": partial(_eager_run, self._model)}
+            self._runs[EAGER] = {"": partial(_eager_run, self._models[EAGER])}
         if COMPILED in names:
-            self._say(f"{self.subject.name}: compiling")
-            compiled = torch.compile(self._model)
-            try:
-                _eager_run(compiled, self.subject.inputs(1).numpy())
-            except Exception as error:  # noqa: BLE001 - a compiler fails in many ways, and the report says which
-                self.missing[COMPILED] = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            else:
-                ways[COMPILED] = {"": partial(_eager_run, compiled)}
-        if self._artifacts.softmax:
-            ways[SOFTMAX] = {way: self._session_run(path) for way, path in self._artifacts.softmax.items()}
-        return ways
+            compiled = partial(_eager_run, torch.compile(self._models[EAGER]))
+            if self._try(COMPILED, lambda: compiled(subject.inputs(1).numpy())) is not None:
+                self._runs[COMPILED] = {"": compiled}
+
+    def _add(self, name: str, way: str, make: Callable[[], Path]) -> None:
+        path = self._try(f"{name}, {way}" if way else name, make)
+        if path is not None:
+            self._paths.setdefault(name, {})[way] = path
+            self._runs.setdefault(name, {})[way] = self._session_run(path)
+
+    def _try(self, name: str, make: Callable[[], Any]) -> Any:
+        print(f"{self.subject.name}: preparing {name}", flush=True)
+        try:
+            return make()
+        except Exception as error:  # noqa: BLE001 - exporters and compilers fail in many ways; the report has the reason
+            self.missing[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            return None
+
+    def _export(self, model: str, folder: str, **options: Any) -> Path:
+        (example, axes), name = self.subject.example(), self.subject.input_name
+        arguments = {"input_names": [name], "dynamic_shapes": {name: axes}, **options}
+        export(self._models[model], (example,), self._folder / folder, **arguments)
+        return self._folder / folder
+
+    def _fuse(self) -> Path:
+        model = onnx.load(self._paths[SOFTMAX]["Attention"] / "model.onnx")
+        onnx.save(fuse_attention(model, self.subject.config.heads), self._folder / "softmax-fused.onnx")
+        return self._folder / "softmax-fused.onnx"
 
     def _session_run(self, path: Path) -> Run:
         session, name = load(path, threads=self._threads), self.subject.input_name
         return lambda array: next(iter(session.run({name: array}).values()))
 
-    def meet(self, batch: int, pace: Pace) -> Meeting:
-        """Whoever answers wrongly is left out, and ``missing`` says so."""
-        self._say(f"{self.subject.name}: batch {batch}")
+    def meet(self, batch: int, pace: Pace) -> Row:
+        """A contender whose answer is wrong is left out, with the reason in ``missing``."""
+        print(f"{self.subject.name}: batch {batch}", flush=True)
         array = self.subject.inputs(batch).numpy()
-        exact: dict[bool, Tensor] = {}
-        calls: dict[str, Call] = {}
-        errors, way = {}, ""
-        for name, ways in self._runs.items():
-            if batch > 1 and name in self.subject.only_latency:
-                continue
-            soft = name == SOFTMAX
-            if soft not in exact:
-                exact[soft] = _in_double(self._softmax if soft else self._model, array)
-            candidates = {key: partial(run, array) for key, run in ways.items()}
-            best = fastest(candidates, self._threads)
-            way = best if soft else way
-            error = relative_error(torch.from_numpy(candidates[best]()), exact[soft])
-            if not error <= WRONG:  # NaN, too
-                self.missing[f"{name}, batch {batch}"] = f"a wrong answer: its relative error is {error:.1e}"
-                continue
-            calls[name], errors[name] = candidates[best], error
-        return Meeting(batch, compete(calls, pace, self._threads), errors, way)
+        exact = cache(lambda name: _in_double(self._models[name], array))
+        names = [name for name in ALL if name in self._runs and (batch == 1 or name not in self.subject.only_latency)]
+        ways = {name: {way: Way(partial(run, array)) for way, run in self._runs[name].items()} for name in names}
+        row = measure_row(batch, ways, lambda n: exact(n if n == SOFTMAX else EAGER), pace, self._threads)
+        for name, error in row.wrong.items():
+            self.missing[f"{name}, batch {batch}"] = f"a wrong answer: its relative error is {error:.1e}"
+        return row
 
-    def weigh(self, meetings: Sequence[Meeting]) -> dict[str, Footprint]:
-        """Load time, size and memory of those that met, at the batches at which they met."""
-        feeds = [{self.subject.input_name: self.subject.inputs(meeting.batch).numpy()} for meeting in meetings]
-        paths = {**self._artifacts.files, EAGER: self._artifacts.checkpoint}
-        if self._artifacts.softmax:
-            paths[SOFTMAX] = self._artifacts.softmax[meetings[0].way]
+    def weigh(self, rows: Sequence[Row]) -> dict[str, Footprint]:
+        """Load time, size and memory of those that have a time, at the batches of the rows."""
+        feeds = [{self.subject.input_name: self.subject.inputs(row.place).numpy()} for row in rows]
         found = {}
-        for name, path in paths.items():
-            if any(name in meeting.contest for meeting in meetings):
-                self._say(f"{self.subject.name}: load time and memory, {name}")
+        for name, ways in self._paths.items():
+            if any(name in row.contest for row in rows):
+                print(f"{self.subject.name}: load time and memory, {name}", flush=True)
+                path = ways[rows[0].ways.get(name, "")]
                 size = sum(file.stat().st_size for file in ([path] if path.is_file() else path.iterdir()))
                 start = partial(load_checkpoint, path) if name == EAGER else partial(load, path, threads=self._threads)
-                found[name] = Footprint(size, median_seconds(start), self._memory(name, path, feeds))
+                found[name] = Footprint(size, timed_opening(start, LOADS)[1], self._memory(name, path, feeds))
         return found
 
     def _memory(self, name: str, path: Path, feeds: Sequence[Mapping[str, Array]]) -> tuple[int, ...]:
@@ -165,11 +152,22 @@ class OpenedModel:
         return measure_memory({**job, "order": [self.subject.input_name]}, feeds).run
 
 
-def measure_model(subject: Subject, pace: Pace, threads: int, say: Say, names: Sequence[str] = ALL) -> ModelResult:
+def measure_model(subject: Subject, pace: Pace, threads: int, names: Sequence[str] = ALL) -> ModelResult:
     with tempfile.TemporaryDirectory() as folder:
-        opened = OpenedModel(subject, threads, Path(folder), say, names)
-        meetings = tuple(opened.meet(batch, pace) for batch in BATCHES)
-        return ModelResult(subject, meetings, opened.weigh(meetings), opened.missing)
+        opened = OpenedModel(subject, threads, Path(folder), names)
+        rows = tuple(opened.meet(batch, pace) for batch in BATCHES)
+        return ModelResult(subject, rows, opened.weigh(rows), opened.missing)
+
+
+def rate(row: Row, name: str) -> float:
+    """Rows of inputs per second."""
+    return 1e3 * row.place / row.contest.milliseconds(name).median
+
+
+def _as_dict(row: Row) -> dict[str, Any]:
+    rates = {name: rate(row, name) for name in row.contest.blocks}
+    measured = row.contest.as_dict(error=row.errors, rows_per_second=rates)
+    return {"batch": row.place, "softmax_way": row.ways.get(SOFTMAX, ""), **measured}
 
 
 def _eager_run(model: Callable[[Tensor], Tensor], array: Array) -> Array:
@@ -184,3 +182,45 @@ def _in_double(model: nn.Module, array: Array) -> Tensor:
     exact = copy.deepcopy(model).double()
     with torch.inference_mode():
         return torch.cat([exact(row[None]) for row in rows])
+
+
+def fuse_attention(model: ModelProto, heads: int) -> ModelProto:
+    """Put ONNX Runtime's MultiHeadAttention in place of ONNX's Attention, which makes softmax models faster.
+
+    It takes (batch, tokens, heads·width) and never holds the N × N scores. The exported graph turns the projection to
+    (batch, heads, tokens, 3·width), slices it, and turns the result back; without the turns the slices read the
+    projection as it is. Raises ValueError where the graph is another one.
+    """
+    nodes = list(model.graph.node)
+    shape = numpy_helper.from_array(np.array([0, 0, -1]), "merged_heads.shape")  # 0: the axis as it is
+    attentions = [node for node in nodes if node.op_type == "Attention"]
+    if not attentions:
+        raise ValueError("There is no Attention in the graph.")
+    for attention in attentions:
+        slices = [_only([node for node in nodes if name in node.output], "Slice") for name in attention.input]
+        turn = _only([node for node in nodes if slices[0].input[0] in node.output], "Transpose")
+        back = _only([node for node in nodes if attention.output[0] in node.input], "Transpose")
+        merged = _only([node for node in nodes if back.output[0] in node.input], "Reshape")
+        for part in slices:
+            part.input[0] = turn.input[0]
+        names = [f"{part.output[0]}.merged" for part in slices]
+        reshapes = [
+            helper.make_node("Reshape", [s.output[0], shape.name], [n]) for s, n in zip(slices, names, strict=True)
+        ]
+        fused = helper.make_node(FUSED, names, [merged.output[0]], domain=DOMAIN, num_heads=heads)
+        place = nodes.index(attention)
+        nodes[place : place + 1] = [*reshapes, fused]
+        nodes = [node for node in nodes if not any(node is gone for gone in (turn, back, merged))]
+    kept = [copy.deepcopy(node) for node in nodes]
+    del model.graph.node[:]
+    model.graph.node.extend(kept)
+    model.graph.initializer.append(shape)
+    model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
+    return model
+
+
+def _only(found: list[NodeProto], operator: str) -> NodeProto:
+    kinds = [node.op_type for node in found]
+    if kinds != [operator]:
+        raise ValueError(f"Around an Attention there is {', '.join(kinds) or 'nothing'}, expected one {operator}.")
+    return found[0]

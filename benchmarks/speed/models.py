@@ -1,7 +1,5 @@
 """The models that are measured: their sizes, weights whose attention is as strong as a trained one's, inputs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import torch
@@ -40,22 +38,16 @@ class Subject:
         assert self.config.vocabulary is not None
         return torch.randint(0, self.config.vocabulary, (batch, self.tokens), generator=generator)
 
-    def example(self) -> Tensor:
-        """For the export: two rows, and short sequences, which are captured and compared faster."""
-        rows = self.inputs(2)
-        return rows if isinstance(self.config, ViTConfig) else rows[:, :EXAMPLE_TOKENS]
-
     @property
     def input_name(self) -> str:
         return "images" if isinstance(self.config, ViTConfig) else "tokens"
 
-    @property
-    def axes(self) -> dict[int, torch.export.Dim]:
-        """Of the input: the batch is dynamic, and the length of sequences."""
-        batch = torch.export.Dim("batch", min=1)
+    def example(self) -> tuple[Tensor, dict[int, torch.export.Dim]]:
+        """For the export: two rows of short sequences, which are captured and compared faster, and dynamic axes."""
+        rows, batch = self.inputs(2), torch.export.Dim("batch", min=1)
         if isinstance(self.config, ViTConfig):
-            return {0: batch}
-        return {0: batch, 1: torch.export.Dim("tokens", min=1, max=self.config.max_length)}
+            return rows, {0: batch}
+        return rows[:, :EXAMPLE_TOKENS], {0: batch, 1: torch.export.Dim("tokens", min=1, max=self.config.max_length)}
 
 
 def strengthen(model: nn.Module, example: Tensor) -> None:

@@ -14,8 +14,6 @@ DEFAULT_BATCHES = (1, 8)
 LONGEST_BY_DEFAULT = 1024
 UNKNOWN_LENGTH = 16
 
-Sizes = tuple[int, ...]
-
 
 @dataclass(frozen=True)
 class Configuration:
@@ -56,7 +54,7 @@ def dynamic_axes(specs: Sequence[TensorSpec], ranges: Mapping[str, Mapping[str, 
     return DynamicAxes(batch, tokens, others, fixed, ranges)
 
 
-def parse_sizes(argument: str, text: str | None) -> Sizes | None:
+def parse_sizes(argument: str, text: str | None) -> tuple[int, ...] | None:
     """``1,8`` as numbers, each once."""
     if text is None:
         return None
@@ -67,7 +65,10 @@ def parse_sizes(argument: str, text: str | None) -> Sizes | None:
 
 
 def configurations(
-    axes: DynamicAxes, batches: Sizes | None, tokens: Sizes | None, data: Configuration | None = None
+    axes: DynamicAxes,
+    batches: tuple[int, ...] | None,
+    tokens: tuple[int, ...] | None,
+    data: Configuration | None = None,
 ) -> list[Configuration]:
     """Every batch with every length. ``data`` has the sizes of the caller's own arrays, where they were given."""
     rows = _batches(axes, batches, data)
@@ -75,7 +76,7 @@ def configurations(
     return [Configuration(batch, length) for length, batch in itertools.product(lengths, rows)]
 
 
-def _batches(axes: DynamicAxes, asked: Sizes | None, data: Configuration | None) -> Sizes:
+def _batches(axes: DynamicAxes, asked: tuple[int, ...] | None, data: Configuration | None) -> tuple[int, ...]:
     if axes.batch is not None:
         chosen = asked or tuple(size for size in DEFAULT_BATCHES if _fits(axes.ranges.get(axes.batch, {}), size))
         _check_range("batches", axes.batch, chosen, axes)
@@ -90,7 +91,7 @@ def _batches(axes: DynamicAxes, asked: Sizes | None, data: Configuration | None)
     return (axes.fixed_batch,)
 
 
-def _lengths(axes: DynamicAxes, asked: Sizes | None, data: Configuration | None) -> tuple[int | None, ...]:
+def _lengths(axes: DynamicAxes, asked: tuple[int, ...] | None, data: Configuration | None) -> tuple[int | None, ...]:
     if axes.tokens is None:
         if asked:
             raise InputError(
@@ -107,7 +108,7 @@ def _lengths(axes: DynamicAxes, asked: Sizes | None, data: Configuration | None)
     return chosen
 
 
-def _default_lengths(limits: Mapping[str, int], data: Configuration | None) -> Sizes:
+def _default_lengths(limits: Mapping[str, int], data: Configuration | None) -> tuple[int, ...]:
     if data is not None and data.tokens is not None:
         return (data.tokens,)
     least = _least(limits)
@@ -117,7 +118,7 @@ def _default_lengths(limits: Mapping[str, int], data: Configuration | None) -> S
     return tuple(sorted({max(least, largest // divisor) for divisor in (16, 4, 1)}))
 
 
-def _check_range(argument: str, name: str, sizes: Sizes, axes: DynamicAxes) -> None:
+def _check_range(argument: str, name: str, sizes: tuple[int, ...], axes: DynamicAxes) -> None:
     limits = axes.ranges.get(name, {})
     wrong = [size for size in sizes if not _fits(limits, size)]
     if wrong:

@@ -1,4 +1,4 @@
-"""What is fed: seeded random arrays of the model's types and shapes, or the caller's data fitted to a configuration."""
+"""The configurations with their inputs: seeded random arrays, or the caller's data fitted to a configuration."""
 
 from __future__ import annotations
 
@@ -9,15 +9,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from osa_runtime.artifact import TensorSpec
-from osa_runtime.benchmarking.configurations import Configuration, DynamicAxes
+from osa_runtime.benchmarking.configurations import Configuration, DynamicAxes, configurations, dynamic_axes
+from osa_runtime.benchmarking.settings import BenchmarkSettings
 from osa_runtime.errors import InputError
 from osa_runtime.interface import ANY_SHAPE
+from osa_runtime.runtime.session import Session
 
 Array = NDArray[Any]
 Feeds = dict[str, Array]
+FedConfiguration = tuple[Configuration, Mapping[str, Array]]
 
-UNKNOWN_IDS = {"min": 0, "max": 1}  # where nobody says which ids there are; these two are in nearly every vocabulary
+UNKNOWN_IDS = {"min": 0, "max": 1}  # where no range of ids is known; these two are in nearly every vocabulary
 REAL_DATA = "give real arrays"
+
+
+def build_cases(session: Session, settings: BenchmarkSettings) -> tuple[list[FedConfiguration], str, list[str]]:
+    """The configurations with their inputs, a description of the inputs, and notes on them."""
+    specs = session.inputs
+    axes = dynamic_axes(specs, session.axes)
+    if settings.read_data is None:
+        chosen = configurations(axes, settings.batches, settings.tokens)
+        ids = session.manifest.values if session.manifest else {}
+        cases: list[FedConfiguration] = [(c, random_feeds(specs, axes, c, settings.seed, ids)) for c in chosen]
+        return cases, f"seeded random data ({describe_random(specs, ids)})", []
+    data, notes = settings.read_data(session)
+    chosen = configurations(axes, settings.batches, settings.tokens, data_sizes(data, specs, axes))
+    fitted: list[FedConfiguration] = [(c, fit_data(data, specs, axes, c)) for c in chosen]
+    return fitted, "the given data, its rows repeated or cut to the batch", notes
 
 
 def random_feeds(

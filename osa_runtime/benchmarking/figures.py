@@ -16,7 +16,7 @@ LARGEST_SPREAD = 0.2
 
 
 @dataclass(frozen=True)
-class Spread:
+class Percentiles:
     """The median of the blocks' figures, and the 10th and 90th percentile of them."""
 
     median: float
@@ -40,7 +40,7 @@ class Figures:
     p90: float
     p99: float
     rows_per_second: float
-    block_medians: Spread
+    block_medians: Percentiles
     doubt: str | None
 
     def as_dict(self) -> dict[str, Any]:
@@ -60,14 +60,14 @@ def summarise(blocks: Blocks, rows: int, contention: str | None = None) -> Figur
     times = np.array([max(1, time) for block in blocks for time in block], np.float64) / MILLISECOND
     p50, p90, p99 = (float(value) for value in np.percentile(times, (50, 90, 99)))
     throughput = rows * times.size / float(times.sum()) * 1e3
-    spread = _spread(block_medians(blocks))
+    spread = spread_of(block_medians(blocks))
     doubt = contention or _doubt(times.size, len(blocks), spread)
     return Figures(times.size, p50, p90, p99, throughput, spread, doubt)
 
 
-def ratio(ours: Blocks, theirs: Blocks) -> Spread:
+def ratio(ours: Blocks, theirs: Blocks) -> Percentiles:
     """How many times as fast as theirs ours are: medians of the same round against each other."""
-    return _spread(block_medians(theirs) / block_medians(ours))
+    return spread_of(block_medians(theirs) / block_medians(ours))
 
 
 def plural(count: int, noun: str) -> str:
@@ -82,12 +82,13 @@ def block_medians(blocks: Blocks) -> np.ndarray[Any, np.dtype[np.float64]]:
     return np.array([max(1.0, float(np.median(block))) for block in blocks]) / MILLISECOND
 
 
-def _spread(values: np.ndarray[Any, np.dtype[np.float64]]) -> Spread:
+def spread_of(values: np.ndarray[Any, np.dtype[np.float64]]) -> Percentiles:
+    """The median and the 10th and 90th percentile."""
     p10, median, p90 = np.percentile(values, (10, 50, 90))
-    return Spread(float(median), float(p10), float(p90))
+    return Percentiles(float(median), float(p10), float(p90))
 
 
-def _doubt(calls: int, blocks: int, spread: Spread) -> str | None:
+def _doubt(calls: int, blocks: int, spread: Percentiles) -> str | None:
     if calls < LEAST_CALLS or blocks < LEAST_BLOCKS:
         return f"{calls} calls in {blocks} blocks are too few; expected {LEAST_CALLS} in {LEAST_BLOCKS} or more."
     if spread.relative > LARGEST_SPREAD:

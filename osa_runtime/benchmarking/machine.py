@@ -1,23 +1,27 @@
-"""On which machine and with which versions a figure was measured: without them it means nothing."""
+"""The machine and the versions of a measurement, and how much of the cores other processes used meanwhile.
+
+A machine that is busy all the time makes steady figures that are wrong all the same: torch's threads wait for each
+other at every operator, and one core that is taken has made eager a hundred times slower.
+"""
 
 from __future__ import annotations
 
 import os
 import platform
-from importlib import metadata
+import time
 from pathlib import Path
 from typing import Any
 
 from osa_runtime import __version__
+from osa_runtime.benchmarking.figures import plural
+from osa_runtime.environment import installed_version, usable_cores
 from osa_runtime.runtime.wheels import installed_wheels
 
 PACKAGES = ("numpy", "torch")
 CPU_INFO = Path("/proc/cpuinfo")
-
-
-def usable_cores() -> int:
-    """The cores that this process may use, which a container or taskset may have limited."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+STAT = Path("/proc/stat")
+TICKS_OF = {"user": 0, "nice": 1, "system": 2, "irq": 5, "softirq": 6, "steal": 7}
+TOLERATED = 0.1  # of all cores
 
 
 def describe_machine() -> dict[str, Any]:
@@ -28,7 +32,7 @@ def describe_machine() -> dict[str, Any]:
         "load_average": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "versions": {"python": platform.python_version(), "osa-runtime": __version__}
         | installed_wheels()
-        | {name: version for name in PACKAGES if (version := _version(name))},
+        | {name: version for name in PACKAGES if (version := installed_version(name))},
     }
 
 
@@ -41,8 +45,43 @@ def _cpu_model() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def _version(distribution: str) -> str | None:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
+class ContentionWatch:
+    """Use of the cores since this was made; unknown where there is no /proc/stat."""
+
+    def __init__(self) -> None:
+        self._busy, self._own, self._start = _busy_seconds(), _own_seconds(), time.perf_counter()
+
+    def busy_cores(self) -> float | None:
+        """The average number of our cores that others kept busy since the start; None where it is unknown."""
+        busy = _busy_seconds()
+        if busy is None or self._busy is None:
+            return None
+        others = (busy - self._busy) - (_own_seconds() - self._own)
+        return max(0.0, others) / max(1e-9, time.perf_counter() - self._start)
+
+
+def contention_doubt(busy: float | None, threads: int) -> str | None:
+    """Why a measurement with so many threads cannot be trusted; idle cores beyond the threads may be used."""
+    cores = usable_cores()
+    if busy is None or busy <= max(0, cores - threads) + TOLERATED * cores:
         return None
+    return (
+        f"other processes used {busy:.1f} of {plural(cores, 'core')}, and {plural(threads, 'thread')} had to share; "
+        "measure again when the machine is quiet, or with fewer threads."
+    )
+
+
+def _busy_seconds() -> float | None:
+    try:
+        lines = STAT.read_text(encoding="utf-8").splitlines()
+        cores = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+        rows = [line.split()[1:] for line in lines if line.split()[0] in cores]
+        ticks = sum(int(row[place]) for row in rows for place in TICKS_OF.values())
+        return ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError, ValueError, IndexError):
+        return None
+
+
+def _own_seconds() -> float:
+    times = os.times()
+    return times.user + times.system

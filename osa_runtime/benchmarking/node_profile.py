@@ -1,24 +1,33 @@
-"""Where an ONNX graph spends its time: ONNX Runtime's own trace, summed up by operator and by node.
+"""The time of an ONNX graph by operator and by node, from ONNX Runtime's own trace.
 
-A Loop or an If contains its inner nodes, which are in the trace, too. So each node is given its own time only: what it
-took less what the nodes inside it took. The shares then add up to the whole.
+A Loop or an If contains its inner nodes, which are in the trace, too. So each node counts with its own time only,
+without that of the nodes inside it, and the shares add up to the whole.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
+from osa_runtime.atomic import atomic_file
+from osa_runtime.benchmarking.settings import BenchmarkSettings
 from osa_runtime.errors import RunError
+from osa_runtime.runtime.session import load
 
 KERNEL = "_kernel_time"
 RUN = "model_run"
+RUNS, WARM_UP = 20, 3
 CONTROL_FLOW = ("If", "Loop", "Scan")
 
+Array = NDArray[Any]
 Event = dict[str, Any]
 
 
@@ -54,6 +63,23 @@ class NodeProfile:
             "operators": [row.as_dict() for row in self.operators],
             "nodes": [row.as_dict() for row in self.nodes],
         }
+
+
+def profile_artifact(settings: BenchmarkSettings, feeds: Mapping[str, Array], trace: Path) -> NodeProfile:
+    """Profile runs apart from the timed ones, since writing the trace slows every node down.
+
+    ONNX Runtime's own trace, which browsers and Perfetto draw, is written to ``trace``.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        prefix = Path(folder) / "trace"
+        with load(settings.artifact, settings.device, threads=settings.threads, profile=prefix) as session:
+            for _ in range(WARM_UP + RUNS):
+                session.run(feeds)
+            written = session.end_profile()
+        profile = read_profile(written, RUNS, WARM_UP)
+        with atomic_file(trace) as temporary:
+            shutil.copyfile(written, temporary)
+    return profile
 
 
 def read_profile(trace: Path, runs: int, warm_up: int) -> NodeProfile:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from osa_runtime.benchmarking.configurations import Configuration
-from osa_runtime.benchmarking.figures import Figures, Spread
+from osa_runtime.benchmarking.figures import Figures, Percentiles
 from osa_runtime.benchmarking.memory import MemoryGrowth
 from osa_runtime.benchmarking.node_profile import NodeProfile
 
@@ -27,7 +27,7 @@ class Measurement:
     shapes: Mapping[str, tuple[int, ...]]
     figures: Mapping[str, Figures]
     cores_busy_with_others: float | None = None
-    ratio: Spread | None = None
+    ratio: Percentiles | None = None
 
     def as_dict(self) -> dict[str, Any]:
         return {

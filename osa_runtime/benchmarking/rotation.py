@@ -1,7 +1,7 @@
 """Timed calls in rotating blocks: a pause, warm-up calls, several timed calls, then the next contender.
 
 The thread pools of ONNX Runtime and torch spin for a while after each call and steal each other's cores, so contenders
-that take turns call by call slow each other down. After a pause the pool of the one before sleeps.
+that take turns call by call slow each other down. After a pause the other pool sleeps.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from osa_runtime.errors import InputError
 
-Call = Callable[[], object]
+TimedCall = Callable[[], object]
 Blocks = list[list[int]]
 Clock = Callable[[], int]
 
@@ -43,26 +43,31 @@ class Schedule:
 
 
 def rotate(
-    contenders: Mapping[str, Call],
-    schedule: Schedule,
+    contenders: Mapping[str, TimedCall],
+    schedule: Schedule | Mapping[str, Schedule],
     *,
     after_round: Callable[[], None] = lambda: None,
     clock: Clock = time.perf_counter_ns,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, Blocks]:
-    """Nanoseconds of each timed call, by contender and block. Every round starts with another contender."""
+    """Nanoseconds of each timed call, by contender and block. Every round starts with another contender.
+
+    Contenders whose calls last very differently have a schedule each, with the same number of blocks.
+    """
+    schedules = dict.fromkeys(contenders, schedule) if isinstance(schedule, Schedule) else schedule
     blocks: dict[str, Blocks] = {name: [] for name in contenders}
     names = list(contenders)
-    for turn in range(schedule.blocks):
+    (rounds,) = {schedules[name].blocks for name in names}
+    for turn in range(rounds):
         first = turn % len(names)
         for name in names[first:] + names[:first]:
-            sleep(schedule.pause)
-            blocks[name].append(_timed_block(contenders[name], schedule, clock))
+            sleep(schedules[name].pause)
+            blocks[name].append(_timed_block(contenders[name], schedules[name], clock))
         after_round()
     return blocks
 
 
-def _timed_block(call: Call, schedule: Schedule, clock: Clock) -> list[int]:
+def _timed_block(call: TimedCall, schedule: Schedule, clock: Clock) -> list[int]:
     for _ in range(schedule.warm_up):
         call()
     calls = math.ceil(schedule.iterations / schedule.blocks)

@@ -11,21 +11,18 @@ from typing import Any
 
 import onnx
 
-from osa_runtime.atomic import atomic_file, check_writable
-from osa_runtime.errors import InputError, MissingDependencyError
+from osa_runtime.errors import InputError
 from osa_runtime.inspection.facts import onnx_file
 from osa_runtime.inspection.outline import Arrow, Box, Outline, outline
 from osa_runtime.onnx_files import read_onnx
+from osa_runtime.plotting import INK, check_figure_path, write_figure
 
-FORMATS = (".png", ".svg")
 DPI, LEAST_DPI, MOST_PIXELS = 160, 50, 30_000
 ROW, HEIGHT, GAP, MARGIN = 0.62, 0.36, 0.22, 0.35  # inches
 STRIP = 0.3  # inches; names the repeated block, along its left side
 LEAST_WIDTH = 6.4  # inches; the legend needs it
 CHARACTER = 0.074  # inches; the mean width of a character at the size of the titles
-# A fixed salt (and no date): the same model gives the same file. Names are never formulas, whatever they hold.
-STYLE: Any = {"svg.hashsalt": "osa", "font.family": "DejaVu Sans", "text.parse_math": False}
-INK, FAINT, PANEL = "#243b53", "#829ab1", "#f0f4f8"
+FAINT, PANEL = "#829ab1", "#f0f4f8"
 
 # kind: fill, edge, text, name in the legend
 LOOKS = {
@@ -39,13 +36,6 @@ LOOKS = {
 }
 
 
-def check_picture_path(path: Path) -> None:
-    """Before any work is done: the name must say which format is wanted."""
-    if path.suffix.lower() not in FORMATS:
-        raise InputError(f"Cannot draw to {path}: expected a name that ends in {' or '.join(FORMATS)}.")
-    check_writable(path)
-
-
 def draw_artifact(artifact: Path, path: Path) -> None:
     """Draw the model in an exported folder or an .onnx file, titled with its name."""
     file = onnx_file(artifact)
@@ -54,42 +44,44 @@ def draw_artifact(artifact: Path, path: Path) -> None:
 
 def draw_graph(model: onnx.ModelProto, title: str, path: Path) -> None:
     """Write the picture; ``path`` ends in .png or .svg."""
-    check_picture_path(path)
-    try:
-        import matplotlib as mpl
-    except ModuleNotFoundError as error:
-        raise MissingDependencyError('Drawing needs matplotlib: pip install "osa-runtime[train]".') from error
+    check_figure_path(path, "path")
     drawn = outline(model)
     widths = {box.key: _width(box) + GAP for box in drawn.boxes}
     edges = [(arrow.source, arrow.target) for arrow in drawn.arrows]
     last = [box.key for box in drawn.boxes if box.kind == "output"]
     layout = lay_out([box.key for box in drawn.boxes], edges, widths, last)
-    with mpl.rc_context(STYLE), atomic_file(path) as temporary:
-        figure = _figure(drawn, layout, title)
-        suffix = path.suffix.lower().removeprefix(".")
-        metadata = {"Date": None} if suffix == "svg" else {"Software": None}
-        figure.savefig(temporary, format=suffix, dpi=_dpi(figure, path), metadata=metadata, facecolor="white")
+    frame = _frame(drawn, layout)
+    size = frame[1] - frame[0], frame[2] - frame[3]
+    dpi = _dpi(size, path)
+
+    def draw(figure: Any) -> None:
+        figure.set_dpi(dpi)
+        _fill(figure, frame, drawn, layout, title)
+
+    write_figure(path, size, draw, layout=None)
 
 
-def _dpi(figure: Any, path: Path) -> float:
-    dpi = min(DPI, MOST_PIXELS / max(figure.get_size_inches()))
+def _dpi(size: tuple[float, float], path: Path) -> float:
+    dpi = min(DPI, MOST_PIXELS / max(size))
     if path.suffix.lower() == ".png" and dpi < LEAST_DPI:
         raise InputError("The graph is too large for a legible PNG: draw it as .svg, or keep the functions at export.")
     return dpi
 
 
-def _figure(drawn: Outline, layout: Layout, title: str) -> Any:
-    # The object interface, not pyplot: no global state, no window, whatever backend the user has configured.
-    from matplotlib.figure import Figure
-
+def _frame(drawn: Outline, layout: Layout) -> tuple[float, float, float, float]:
+    """The left, right, lower and upper edge in inches, downwards."""
     places = [x for route in layout.routes.values() for x, _ in route]
     places += [layout.x[box.key] + side * _width(box) / 2 for box in drawn.boxes for side in (-1, 1)]
     left, right = min(places) - MARGIN - STRIP, max(places) + MARGIN
     middle, width = (left + right) / 2, max(right - left, LEAST_WIDTH)
-    top, bottom = -0.85, (layout.layers - 1) * ROW + 0.8
-    figure = Figure(figsize=(width, bottom - top))
+    return middle - width / 2, middle + width / 2, (layout.layers - 1) * ROW + 0.8, -0.85
+
+
+def _fill(figure: Any, frame: tuple[float, float, float, float], drawn: Outline, layout: Layout, title: str) -> None:
+    left, right, bottom, top = frame
+    middle = (left + right) / 2
     axes = figure.add_axes((0, 0, 1, 1))
-    axes.set(xlim=(middle - width / 2, middle + width / 2), ylim=(bottom, top))
+    axes.set(xlim=(left, right), ylim=(bottom, top))
     axes.axis("off")
     axes.text(middle, top + 0.3, title, ha="center", va="center", fontsize=11, fontweight="bold", color=INK)
     _draw_panel(axes, drawn, layout)
@@ -98,7 +90,6 @@ def _figure(drawn: Outline, layout: Layout, title: str) -> Any:
     for box in drawn.boxes:
         _draw_box(axes, box, layout)
     _draw_legend(axes, {box.kind for box in drawn.boxes}, middle, bottom - 0.2)
-    return figure
 
 
 def _draw_panel(axes: Any, drawn: Outline, layout: Layout) -> None:

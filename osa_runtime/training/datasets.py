@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from osa_runtime.environment import require
 from osa_runtime.errors import DataError
 from osa_runtime.pixels import Standardisation
 from osa_runtime.training.catalogue import DIGITS, data_folder, find_known, local_copy
-from osa_runtime.training.dependencies import require
 from osa_runtime.training.npz import LabelledImages, check_images, read_class_names, read_npz
 
 _TEST_FRACTION = 0.2
@@ -24,8 +24,8 @@ _TEST_FRACTION = 0.2
 class Dataset:
     """Images (n, channels, height, width) of zero mean and unit variance in float32; labels (n,) in int64.
 
-    ``standardisation`` has the means and deviations of the training images alone: whoever feeds the trained model
-    applies it first.
+    ``standardisation`` has the means and deviations of the training images alone, and must be applied to every
+    input of the trained model.
     """
 
     name: str
@@ -74,7 +74,7 @@ def _known_images(name: str, folder: str | os.PathLike[str] | None) -> tuple[Lab
 
 
 def _digits() -> LabelledImages:
-    require("sklearn")
+    require("The digits data set", "sklearn", extra="train")
     from sklearn.datasets import load_digits
 
     digits = load_digits()
@@ -87,8 +87,8 @@ def _prepare(name: str, train: LabelledImages, test: LabelledImages | None, name
     classes = _count_classes(name, train, test)
     if names and len(names) < classes:
         raise DataError(f"{name}: there are {classes} classes, but class_names holds {len(names)}; name each of them.")
-    classes = len(names) or classes  # one that no image is of has a name nevertheless
-    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is reported
+    classes = len(names) or classes  # a class without images may have a name nevertheless
+    with np.errstate(over="ignore", invalid="ignore"):  # an overflow is reported below
         mean, std = _channel_statistics(train.x)
         if not np.isfinite(std).all():
             raise _beyond_float32(name)
@@ -101,7 +101,7 @@ def _prepare(name: str, train: LabelledImages, test: LabelledImages | None, name
 def _split(name: str, images: LabelledImages) -> tuple[LabelledImages, LabelledImages]:
     """Set a fifth aside for testing: the same fifth for every seed, so that seeds can be compared.
 
-    RandomState, since its stream is frozen for ever; a Generator's may change between numpy versions.
+    RandomState, since its stream never changes; a Generator's may change between numpy versions.
     """
     count = len(images.y)
     held_out = max(1, round(count * _TEST_FRACTION))
@@ -132,7 +132,7 @@ def _channel_statistics(x: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[n
 
 
 def _pixel_range(x: NDArray[Any]) -> tuple[float, float]:
-    """What black and white are: bytes say it themselves, other numbers by what they reach."""
+    """Black and white: 0 and 255 for bytes, the extremes of the images for other types."""
     if x.dtype == np.uint8:
         return 0.0, 255.0
     low, high = float(x.min()), float(x.max())

@@ -10,6 +10,7 @@ import contextlib
 import gzip
 import hashlib
 import io
+import math
 import os
 import shutil
 import subprocess
@@ -20,11 +21,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from osa_runtime.atomic import atomic_file, check_writable
 from osa_runtime.errors import DataError, StorageError
 from osa_runtime.training.catalogue import IDX_FILES, KnownDataset, data_folder, find_known, local_copy
-from osa_runtime.training.idx import parse_idx
 
 _TIMEOUT_SECONDS = 900
 # The largest genuine file is 47 MB; more than this is not MNIST, whatever it calls itself.
@@ -91,7 +92,7 @@ def _run(command: list[str], scratch: Path) -> bytes:
         done = subprocess.run(command, cwd=scratch, capture_output=True, timeout=_TIMEOUT_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
         raise DataError(
-            f"{program} gave no answer within {_TIMEOUT_SECONDS} s; check the network and try again."
+            f"{program} did not answer within {_TIMEOUT_SECONDS} s; check the network and try again."
         ) from error
     if done.returncode:
         reason = _last_line(done.stderr) or f"exit code {done.returncode}"
@@ -172,3 +173,23 @@ def _write_npz(files: dict[str, bytes], target: Path) -> None:
     x, y, x_test, y_test = (parse_idx(files[name], name) for name in IDX_FILES)
     with atomic_file(target) as temporary, temporary.open("wb") as stream:
         np.savez_compressed(stream, x=x, y=y, x_test=x_test, y_test=y_test)
+
+
+def parse_idx(content: bytes, name: str) -> NDArray[np.uint8]:
+    """The array in a file of the MNIST family; ``name`` is for the error message.
+
+    The format is 0x00 0x00 0x08 ndim | ndim × uint32 big-endian | uint8 data, row-major. Only unsigned bytes (0x08)
+    occur among the known data sets.
+    """
+    if len(content) < 4 or content[:3] != bytes([0, 0, 0x08]):
+        raise DataError(
+            f"{name} is not an IDX file of unsigned bytes: it starts with {content[:4].hex() or 'nothing'}."
+        )
+    start = 4 + 4 * content[3]
+    shape = tuple(int.from_bytes(content[i : i + 4], "big") for i in range(4, start, 4))
+    expected = start + math.prod(shape)
+    if len(content) != expected:
+        raise DataError(
+            f"{name} holds {len(content)} bytes, but its header {shape} asks for {expected}; fetch it again."
+        )
+    return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)

@@ -1,4 +1,4 @@
-"""The training loop: one epoch, its evaluation, and nothing about files or screens."""
+"""The training loop: one epoch and its evaluation, without files and screens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _EVALUATION_BATCH = 512
 
 @dataclasses.dataclass(frozen=True)
 class EpochRecord:
-    """What one epoch achieved; the test figures are only reported, nothing is chosen by them."""
+    """The figures of one epoch; the test figures are only reported, nothing is chosen by them."""
 
     epoch: int
     train_loss: float
@@ -31,7 +31,7 @@ class EpochRecord:
 
 
 class Observer(Protocol):
-    """Someone who watches a run, such as a progress bar."""
+    """A view of a run, such as a progress bar."""
 
     def begin(self, epochs: int, steps: int, finished: int) -> None: ...
 
@@ -144,7 +144,7 @@ def _tensors(x: object, y: object, device: str) -> tuple[Tensor, Tensor]:
 
 
 def _remedy(settings: TrainingSettings, moment: tuple[int, int]) -> str:
-    """At the first step no weight has changed yet, so that the rate cannot be to blame."""
+    """At the first step no weight has changed yet, so the learning rate cannot be the cause."""
     slower = "" if moment == (1, 1) else f" and a rate below lr={settings.lr}, or"
     if settings.attention == "polynomial" and not (settings.norm and settings.residual):
         power = 2 * settings.power + 1

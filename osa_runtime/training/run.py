@@ -13,17 +13,16 @@ import torch
 
 from osa_runtime.errors import MissingDependencyError
 from osa_runtime.models import SkiplessViT, ViTConfig, save_checkpoint
-from osa_runtime.training.curve import draw_curve
 from osa_runtime.training.datasets import Dataset
 from osa_runtime.training.loop import EpochRecord, Observer, Trainer
-from osa_runtime.training.metrics import write_metrics
+from osa_runtime.training.results import draw_curve, write_metrics
 from osa_runtime.training.settings import TrainingSettings
 from osa_runtime.training.state import RunFolder, damaged_state, load_state, save_state
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainingResult:
-    """A finished run: its folder and what every epoch achieved."""
+    """A finished run: its folder and the figures of every epoch."""
 
     folder: RunFolder
     settings: TrainingSettings

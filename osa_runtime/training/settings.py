@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 from typing import Any
 
+from osa_runtime.environment import usable_cores
 from osa_runtime.errors import ConfigError
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainingSettings:
-    """The settings of one run; two runs with equal settings and data give equal weights on one machine.
+    """The settings of one run; two runs with equal settings and data end with equal weights on one machine.
 
-    ``lr`` and ``slope`` may be left ``None``: :meth:`resolved` then fills in what suits the depth.
+    ``lr`` and ``slope`` may be left ``None``: :meth:`resolved` then fills in values that suit the depth.
     The fields of the model itself are checked by its own configuration.
     """
 
@@ -80,7 +80,7 @@ def default_threads(work: int) -> int:
     Operations on small tensors gain nothing from a second thread, and lose much when another program has its core:
     each of them waits for the slower thread.
     """
-    return 1 if work < 2**17 else os.cpu_count() or 1
+    return 1 if work < 2**17 else usable_cores()
 
 
 def default_patch_size(image_size: tuple[int, int]) -> int:
@@ -103,4 +103,4 @@ def _finite(value: float) -> bool:
 
 def _check(name: str, value: object, valid: bool, expected: str) -> None:
     if not valid:
-        raise ConfigError(f"--{name.replace('_', '-')} is {value}, but must be {expected}.")
+        raise ConfigError(f"{name}={value}: expected {expected}.")

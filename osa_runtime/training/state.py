@@ -6,7 +6,7 @@
     OUT/curve.png       when it is finished
 
 ``state.pt`` is replaced in one step after every epoch and removed last of all, so that at whatever moment the run
-is killed the folder says truly how far it came.
+is killed, the folder shows how far it came.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class RunFolder:
         return self.checkpoint, self.metrics, self.curve
 
     def refuse_finished(self) -> None:
-        """Never overwrite results: only an unfinished run, or an empty place, may be trained into."""
+        """Refuse to overwrite results: only an unfinished run, or an empty folder, may be trained into."""
         present = [path.name for path in self.results if path.exists()]
         if present and not self.state.exists():
             raise InputError(

@@ -13,19 +13,18 @@ import pytest
 
 from osa_runtime import InputError, RunError
 from osa_runtime.benchmarking import benchmark as module
-from osa_runtime.benchmarking.agreement import disagreement
-from osa_runtime.benchmarking.benchmark import Benchmark
+from osa_runtime.benchmarking.benchmark import Benchmark, find_difference
 from osa_runtime.benchmarking.memory import measure_memory, memory_can_be_measured
-from osa_runtime.benchmarking.request import Request
 from osa_runtime.benchmarking.rotation import Schedule
+from osa_runtime.benchmarking.settings import BenchmarkSettings
 from small_models import FORMATS, MODELS, feeds
 
 Exported = Callable[[str, str], Path]
 SHORT = Schedule(warm_up=0, iterations=2, seconds=0, rounds=2, pause=0)
 
 
-def short(artifact: Path, **options) -> Request:
-    return Request(artifact, schedule=SHORT, threads=1, **({"memory": False} | options))
+def short(artifact: Path, **options) -> BenchmarkSettings:
+    return BenchmarkSettings(artifact, schedule=SHORT, threads=1, **({"memory": False} | options))
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -115,9 +114,9 @@ def test_outputs_must_be_finite(exported: Exported) -> None:
     ids=["equal", "rounding", "different", "NaN", "shape"],
 )
 def test_agreement(ours: list[float], theirs: list[float], reason: str | None) -> None:
-    found = disagreement({"y": np.array(ours, np.float32)}, [np.array(theirs, np.float32)], "onnx", depth=4)
+    found = find_difference({"y": np.array(ours, np.float32)}, [np.array(theirs, np.float32)], "onnx", depth=4)
     assert found is None if reason is None else reason in str(found)
-    assert "1 outputs, eager has 0" in str(disagreement({"y": np.zeros(1)}, [], "onnx", 4))
+    assert "1 outputs, eager has 0" in str(find_difference({"y": np.zeros(1)}, [], "onnx", 4))
 
 
 @pytest.mark.skipif(not memory_can_be_measured(), reason="only Linux tells the peak of a process")
@@ -153,12 +152,12 @@ def test_an_onnx_model_is_measured_without_torch(exported: Exported) -> None:
         "import sys; sys.modules['torch'] = None\n"
         "from pathlib import Path\n"
         "from osa_runtime.benchmarking.benchmark import Benchmark\n"
-        "from osa_runtime.benchmarking.request import Request\n"
+        "from osa_runtime.benchmarking.settings import BenchmarkSettings\n"
         "from osa_runtime.benchmarking.rotation import Schedule\n"
         "from osa_runtime import MissingDependencyError\n"
         "path = Path(sys.argv[1])\n"
-        "Benchmark(Request(path, schedule=Schedule(0, 1, 0, 1, 0), threads=1, memory=False)).measure()\n"
-        "try: Benchmark(Request(path, against=path))\n"
+        "Benchmark(BenchmarkSettings(path, schedule=Schedule(0, 1, 0, 1, 0), threads=1, memory=False)).measure()\n"
+        "try: Benchmark(BenchmarkSettings(path, against=path))\n"
         "except MissingDependencyError as error: print(error)"
     )
     command = [sys.executable, "-c", script, str(exported("vit", "onnx"))]

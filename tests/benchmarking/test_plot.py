@@ -1,16 +1,14 @@
-"""The picture: its formats, its lines, and the same figures giving the same file."""
+"""The lines and titles of the figure."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
-from osa_runtime import InputError, MissingDependencyError
 from osa_runtime.benchmarking.configurations import Configuration
 from osa_runtime.benchmarking.figures import ratio, summarise
-from osa_runtime.benchmarking.plot import check_plot, draw_benchmark
+from osa_runtime.benchmarking.plot import draw_benchmark
 from osa_runtime.benchmarking.result import BenchmarkResult, Measurement
 
 
@@ -46,25 +44,3 @@ def test_a_drawing_names_its_lines(tmp_path: Path, sizes: list[tuple[int, int | 
     for text in (*lines, "Latency", "Throughput", "a_$x$_model", "2 threads"):
         assert text in drawn
     assert "NOISY" not in drawn
-
-
-def test_the_same_figures_give_the_same_file(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    for name in ("a", "b"):
-        draw_benchmark(result([(1, None)], eager=False), tmp_path / f"{name}.svg")
-        draw_benchmark(result([(1, None)], eager=False), tmp_path / f"{name}.PNG")
-    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
-    assert (tmp_path / "a.PNG").read_bytes() == (tmp_path / "b.PNG").read_bytes()
-    assert (tmp_path / "a.PNG").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize("name", ["a.pdf", "a", "png"])
-def test_other_formats_are_refused(name: str) -> None:
-    with pytest.raises(InputError, match=r"expected a name that ends in \.png or \.svg"):
-        check_plot(Path(name))
-
-
-def test_matplotlib_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingDependencyError, match="A plot needs matplotlib"):
-        check_plot(Path("a.png"))

@@ -10,14 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from serving_load.contender import Contender
-from serving_load.contenders import start_ours
-from serving_load.grpc_connection import GrpcConnection
-from serving_load.http_connection import HttpConnection
-from serving_load.load import run_block
-from serving_load.machine import Busyness
+from serving_load.client import run_block
 from serving_load.messages import BadAnswer
-from serving_load.models import Served, write_mlp
+from serving_load.rounds import Served, write_mlp
+from serving_load.servers import Contender, ServerWatch, start_ours
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +30,8 @@ def ours(model: Served) -> Iterator[Contender]:
 
 @pytest.mark.parametrize("protocol", ["binary", "json", "grpc"])
 def test_our_server_answers_every_connection(model: Served, ours: Contender, protocol: str) -> None:
-    connect, addresses = (GrpcConnection, ours.grpc) if protocol == "grpc" else (HttpConnection, ours.http)
-    block = run_block(connect, addresses, model.questions, protocol, 5, warm_up=0.1, seconds=0.3)
+    addresses = ours.grpc if protocol == "grpc" else ours.http
+    block = run_block(addresses, model.questions, protocol, 5, warm_up=0.1, seconds=0.3)
     assert block.rate > 0
     assert 0 < block.median <= block.p99
 
@@ -58,7 +54,7 @@ def test_wrong_answers_give_no_figure(model: Served) -> None:
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, daemon=True).start()
         with pytest.raises(BadAnswer, match="not the model's"):
-            run_block(HttpConnection, [server.server_address], model.questions, "json", 2, 0.05, 0.1)
+            run_block([server.server_address], model.questions, "json", 2, 0.05, 0.1)
         server.shutdown()
 
 
@@ -70,10 +66,10 @@ def test_the_mlp_is_served_under_the_name_of_its_folder(model: Served, tmp_path:
 def test_work_is_counted_where_it_is_done() -> None:
     script = "import time\nwhile time.process_time() < 0.5: pass\nprint('done', flush=True)\ninput()"
     with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        busyness = Busyness([child.pid])
+        watch = ServerWatch([child.pid])
         assert child.stdout is not None
         child.stdout.readline()
-        used, others = busyness.look()
+        used, others = watch.look()
         child.communicate(b"\n")
     assert 0.2 < used < 2
     assert others >= 0

@@ -6,19 +6,18 @@ import json
 
 import numpy as np
 import pytest
-from serving_load.messages import PROTOCOLS, BadAnswer, Question, decode
+from serving_load.messages import PROTOCOLS, BadAnswer, HttpAnswer, Question, decode
 from tritonclient.grpc import service_pb2
 
 QUESTION = Question("m", "x", np.arange(4, dtype=np.float32).reshape(1, 4), np.array([[1.0, -2.0]], np.float32))
 
 
-def answer(protocol: str, numbers: list[float], status: str = "200 OK") -> bytes:
+def answer(protocol: str, numbers: list[float], status: int = 200) -> HttpAnswer | bytes:
     raw = np.array(numbers, np.float32).tobytes()
     if protocol == "grpc":
         return service_pb2.ModelInferResponse(raw_output_contents=[raw]).SerializeToString()
     head = json.dumps({"outputs": [{"name": "y"} | ({"data": numbers} if protocol == "json" else {})]}).encode()
-    size = f"inference-header-content-length: {len(head)}\r\n" if protocol == "binary" else ""
-    return f"HTTP/1.1 {status}\r\n{size}\r\n".encode() + head + (raw if size else b"")
+    return HttpAnswer(status, head + raw, len(head)) if protocol == "binary" else HttpAnswer(status, head)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -34,14 +33,14 @@ def test_wrong_answers_do_not(protocol: str, numbers: list[float]) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["binary", "grpc"])
-def test_nan_is_no_answer(protocol: str) -> None:
+def test_nan_is_not_an_answer(protocol: str) -> None:
     with pytest.raises(BadAnswer, match="not the model's"):
         QUESTION.check(protocol, answer(protocol, [1.0, float("nan")]))
 
 
 def test_errors_are_quoted() -> None:
-    with pytest.raises(BadAnswer, match=r"503 Busy.*outputs"):
-        decode("json", answer("json", [1.0, -2.0], "503 Busy"))
+    with pytest.raises(BadAnswer, match=r"503: .*outputs"):
+        decode("json", answer("json", [1.0, -2.0], 503))
 
 
 @pytest.mark.parametrize(("asked", "given"), [("json", "binary"), ("binary", "json")])

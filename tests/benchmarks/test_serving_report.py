@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from serving_load.load import Block
-from serving_load.report import as_json, as_markdown, draw
+from serving_load.client import Block
+from serving_load.report import as_json, as_markdown, draw, verdicts
 from serving_load.rounds import Measured, Point, Series
-from serving_load.summary import fastest, overhead, spread
-from serving_load.targets import verdicts
 
 FACTS: dict[str, Any] = {
-    "machine": {"processor": "P", "cores": 2},
+    "machine": {"cpu": "P", "cores": 2},
     "rounds": 3,
     "seconds": 1.0,
     "memory": {"ours": 60.0, "kserve": 150.0},
@@ -57,19 +55,19 @@ def test_what_was_not_measured_is_not_judged() -> None:
 
 
 def test_overhead_is_beyond_the_models_own_time() -> None:
-    assert overhead(measured(), "ours", Point("m", "binary", 1)) == pytest.approx(0.0006)
+    assert measured().overhead("ours", Point("m", "binary", 1)) == pytest.approx(0.0006)
     assert met(measured())["overhead per request at c=1: under 0.4 ms"] is False
 
 
 def test_the_first_protocol_counts_where_it_works() -> None:
     table = measured(binary=series(1), grpc=series(9))
-    assert fastest(table, "ours", "m", 16, ("binary", "json", "grpc")) == Point("m", "binary", 16)
-    assert fastest(table, "kserve", "m", 16, ("binary", "json", "grpc")) == Point("m", "grpc", 16)
-    assert fastest(table, "triton", "m", 16, ("binary", "json", "grpc")) is None
+    assert table.fastest("ours", "m", 16, ("binary", "json", "grpc")) == Point("m", "binary", 16)
+    assert table.fastest("kserve", "m", 16, ("binary", "json", "grpc")) == Point("m", "grpc", 16)
+    assert table.fastest("triton", "m", 16, ("binary", "json", "grpc")) is None
 
 
 def test_spread_is_relative_to_the_median() -> None:
-    assert spread(series(50, 100, 150)) == 1.0
+    assert series(50, 100, 150).spread == 1.0
 
 
 def test_the_page_names_all_that_has_no_figure() -> None:
@@ -88,5 +86,9 @@ def test_the_json_keeps_every_round() -> None:
 
 
 def test_the_plot_shows_those_that_failed_as_empty() -> None:
-    (axes,) = draw(measured(binary=series(600, 60, 600)), ["m"]).axes
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    draw(measured(binary=series(600, 60, 600)), figure)
+    (axes,) = figure.axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["ours", "kserve"]

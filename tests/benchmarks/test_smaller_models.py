@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-from smaller_models import Contender, Subject, measure, table, trained
+from smaller_models import Quality, Subject, measure, quality_table, trained
+from speed.contest import Contest, Pace
 
-from osa_runtime.benchmarking.figures import Spread
+
+def contest(**milliseconds: list[float]) -> Contest:
+    return Contest({name: [[round(1e6 * x)] for x in values] for name, values in milliseconds.items()}, 0.0, 1)
 
 
-def test_the_table_has_ratios_beside_the_time_of_fp32() -> None:
-    spread = Spread(0.5, 0.4, 0.6)
-    rows = [
-        Contender("fp32", 4 * 2**20, 0.9777, 0.0, {1: 2.0, 64: 30.0}, {1: spread, 64: spread}),
-        Contender("8-bit weights", 2**20, None, 0.019, {1: 4.0, 64: 60.0}, {1: spread, 64: spread}),
-    ]
-    subject = Subject("digits", Path(), np.zeros(0), np.zeros(0), None, (1, 64))
-    *_, first, second = table(subject, rows).splitlines()
-    assert first == "| fp32 | 97.77% | 0.00% | 4.00 MiB | 2.00 ms | 30.00 ms |"
-    assert second == "| 8-bit weights |  | 1.90% | 1.00 MiB (1/4.0) | 0.50 (0.40–0.60) | 0.50 (0.40–0.60) |"
+def test_the_table_has_ratios_next_to_the_time_of_fp32() -> None:
+    quality = {"fp32": Quality(4 * 2**20, 0.0, 0.9777), "small": Quality(2**20, 0.019, None)}
+    found = quality_table(quality, {1: contest(fp32=[2.0, 2.0, 2.0], small=[5.0, 4.0, 4.0])})
+    *_, first, second = found.splitlines()
+    assert first == "| fp32 | 97.77% | 0.00% | 4.00 MiB | 2.00 ms |"
+    assert second == "| small |  | 1.90% | 1.00 MiB (1/4.0) | 0.50 (0.42–0.50) |"
 
 
 def test_accuracy_and_deviation_are_of_the_artifact_itself(exported, tmp_path: Path) -> None:
@@ -34,10 +32,11 @@ def test_accuracy_and_deviation_are_of_the_artifact_itself(exported, tmp_path: P
         labels = session.run({"images": images})["logits"].argmax(1)
     labels[:10] = (labels[:10] + 1) % 10
     subject = Subject("small", tmp_path, images, images, labels, (1, 2))
-    exact, rounded = measure(subject, {"fp32": source, "8-bit weights": tmp_path / "small"}, rounds=2)
-    assert (exact.accuracy, exact.deviation) == (0.75, 0.0)
-    assert 0 < rounded.deviation < 0.1
-    assert set(rounded.ratios) == {1, 2}
+    pace = Pace(rounds=2, block_seconds=0, pause=0)
+    quality, contests = measure(subject, {"fp32": source, "8-bit weights": tmp_path / "small"}, pace)
+    assert (quality["fp32"].accuracy, quality["fp32"].deviation) == (0.75, 0.0)
+    assert 0 < quality["8-bit weights"].deviation < 0.1
+    assert all("8-bit weights" in contests[batch] for batch in (1, 2))
 
 
 def test_data_that_was_not_fetched_is_left_out(

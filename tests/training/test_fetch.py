@@ -18,6 +18,7 @@ import pytest
 from osa_runtime.errors import DataError, StorageError
 from osa_runtime.training import catalogue, fetch_dataset, load_dataset
 from osa_runtime.training.catalogue import IDX_FILES
+from osa_runtime.training.fetch import parse_idx
 
 
 def idx(array: np.ndarray) -> bytes:
@@ -176,3 +177,27 @@ def test_the_data_folder_can_be_set_by_the_environment(tmp_path: Path, monkeypat
     assert catalogue.data_folder() == tmp_path
     monkeypatch.delenv("OSA_DATA")
     assert catalogue.data_folder().name == "osa-runtime"
+
+
+IDX = bytes([0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 3, 1, 2, 3, 4, 5, 6])
+
+
+def test_images_in_idx_files_keep_their_order() -> None:
+    np.testing.assert_array_equal(parse_idx(IDX, "images"), [[[1, 2, 3]], [[4, 5, 6]]])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b"\x00\x00", id="cut in the magic number"),
+        pytest.param(b"\x1f\x8b" + IDX, id="still compressed"),
+        pytest.param(b"\x00\x00\x0d" + IDX[3:], id="floats"),
+        pytest.param(IDX[:10], id="cut in the header"),
+        pytest.param(IDX[:-1], id="one byte short"),
+        pytest.param(IDX + b"\x00", id="one byte long"),
+    ],
+)
+def test_damaged_idx_files_are_refused_by_name(content: bytes) -> None:
+    with pytest.raises(DataError, match="some-file"):
+        parse_idx(content, "some-file")

@@ -6,8 +6,8 @@ import sys
 import pytest
 
 import osa_runtime.training as training
+from osa_runtime.environment import require
 from osa_runtime.errors import MissingDependencyError
-from osa_runtime.training.dependencies import require
 
 
 @pytest.mark.parametrize("name", training.__all__)
@@ -29,4 +29,4 @@ def test_fetching_and_listing_need_no_torch() -> None:
 def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(MissingDependencyError, match=r"scikit-learn, .*pip install 'osa-runtime\[train\]'"):
-        require("sklearn")
+        require("Training", "sklearn", extra="train")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from osa_runtime.atomic import atomic_file
 from osa_runtime.parity.certificate import Certificate
+from osa_runtime.plotting import require_matplotlib
 from osa_runtime.verification.page.cards import cards
 from osa_runtime.verification.page.cases import cases_table, metrics_table
-from osa_runtime.verification.page.figure import require_matplotlib
 from osa_runtime.verification.page.finite import finite
 from osa_runtime.verification.page.heads import heads_plots
 from osa_runtime.verification.page.markup import Html, join, section, tag

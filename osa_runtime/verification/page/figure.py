@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import re
-import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
-from osa_runtime.errors import MissingDependencyError
+from osa_runtime.plotting import svg_text
 from osa_runtime.verification.page.markup import Html, tag
 
 # Stand-ins, put in place of the page's own colours after drawing: so a plot follows light, dark and print.
@@ -29,58 +27,36 @@ VARIABLES = {
 }
 WIDTH = 9.6  # inches
 EXACT = " A point on the lower edge is exactly 0."
-# Text stays text. Names are never formulas, whatever they hold.
 STYLE: Any = {
-    "svg.fonttype": "none",
-    "text.parse_math": False,
-    "font.family": "DejaVu Sans",
+    "svg.fonttype": "none",  # text stays text
     "font.size": 8.5,
     "text.color": INK,
     "axes.edgecolor": FAINT,
     "axes.labelcolor": INK,
     "axes.titlesize": 9,
-    "axes.titlelocation": "left",
     "axes.titleweight": "bold",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
     "grid.color": GRID,
     "grid.linewidth": 0.8,
     "xtick.color": FAINT,
     "ytick.color": FAINT,
     "xtick.labelcolor": INK,
     "ytick.labelcolor": INK,
-    "legend.frameon": False,
+    "xtick.major.size": 3.5,
+    "ytick.major.size": 3.5,
     "hatch.color": FAINT,
 }
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
-def require_matplotlib() -> None:
-    try:
-        import matplotlib  # noqa: F401  # asked for here, used where a figure is drawn
-    except ModuleNotFoundError as error:
-        raise MissingDependencyError(
-            'The plots of the page need matplotlib, which is not installed; run: pip install "osa-runtime[train]".'
-        ) from error
-
-
 def figure(name: str, height: float, draw: Callable[[Any], None], caption: str, label: str) -> Html:
     """``draw`` fills a figure of the page's width; ``label`` says what it shows to those who cannot see it."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
 
-    buffer = io.StringIO()
-    with mpl.rc_context(STYLE | {"svg.hashsalt": name}), warnings.catch_warnings():
-        # The reader's fonts may well have what matplotlib's own lacks.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
-        # The object interface, not pyplot: no global state, no window, whatever backend the user has configured.
-        drawn = Figure(figsize=(WIDTH, height))
+    def draw_with_room(drawn: Any) -> None:
         drawn.set_layout_engine("constrained", h_pad=0.1)  # inches; the reader's font may be taller
         draw(drawn)
-        drawn.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    return tag("figure", _inline(buffer.getvalue(), label), tag("figcaption", caption))
+
+    svg = svg_text((WIDTH, height), draw_with_room, STYLE | {"svg.hashsalt": name})
+    return tag("figure", _inline(svg, label), tag("figcaption", caption))
 
 
 def _inline(svg: str, label: str) -> Html:

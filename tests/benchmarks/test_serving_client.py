@@ -10,11 +10,11 @@ import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import DataReceived
-from serving_load.grpc_connection import GrpcConnection
-from serving_load.http_connection import HttpConnection, join_chunks
-from serving_load.load import Recorder
+from serving_load.client import GrpcConnection, HttpConnection, Recorder
+from serving_load.messages import HttpAnswer
 
 PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
+BINARY = PLAIN.replace(b"\r\n\r\n", b"\r\nInference-Header-Content-Length: 3\r\n\r\n")
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhe\r\n3;x=1\r\nllo\r\n0\r\n\r\n"
 
 
@@ -40,19 +40,15 @@ def test_http_answers_may_come_in_pieces(answer: bytes, step: int) -> None:
     for at in range(0, len(answer), step):
         assert not recorder.answers
         connection.data_received(answer[at : at + step])
-    assert [each[-1].endswith(b"\r\n\r\nhello") for each in recorder.answers] == [True]
+    assert [each[-1] for each in recorder.answers] == [HttpAnswer(200, b"hello", None)]
     assert transport.written == [b"ask", b"ask"]
 
 
-def test_a_zero_inside_a_chunk_does_not_end_the_answer() -> None:
-    assert join_chunks(b"7\r\nab0\r\n\r\n") is None
-    assert join_chunks(b"7\r\nab0\r\n\r\n\r\n0\r\n\r\n") == b"ab0\r\n\r\n"
-
-
-def test_answers_without_a_length_are_a_failure() -> None:
+def test_http_answers_follow_each_other_on_one_connection() -> None:
     connection, recorder, _ = connected(HttpConnection)
-    connection.data_received(b"HTTP/1.1 200 OK\r\n\r\n")
-    assert "without a length" in recorder.failure
+    connection.data_received(BINARY)
+    connection.data_received(b"HTTP/1.1 503 Busy\r\nContent-Length: 2\r\n\r\nno")
+    assert [each[-1] for each in recorder.answers] == [HttpAnswer(200, b"hello", 3), HttpAnswer(503, b"no", None)]
 
 
 @pytest.mark.parametrize("kind", [HttpConnection, GrpcConnection])

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from osa_runtime.benchmarking import contention
-from osa_runtime.benchmarking.contention import ContentionWatch, contention_doubt
+from osa_runtime.benchmarking import machine
+from osa_runtime.benchmarking.machine import ContentionWatch, contention_doubt
 
 
 def write_stat(path: Path, seconds: float) -> None:
@@ -21,10 +21,10 @@ def write_stat(path: Path, seconds: float) -> None:
 
 def test_others_are_what_is_left_of_busy_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = {"wall": 0.0, "own": 0.0}
-    monkeypatch.setattr(contention, "STAT", tmp_path / "stat")
+    monkeypatch.setattr(machine, "STAT", tmp_path / "stat")
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1}, raising=False)
     monkeypatch.setattr(time, "perf_counter", lambda: now["wall"])
-    monkeypatch.setattr(contention, "_own_seconds", lambda: now["own"])
+    monkeypatch.setattr(machine, "_own_seconds", lambda: now["own"])
     write_stat(tmp_path / "stat", 0)
     watch = ContentionWatch()
     write_stat(tmp_path / "stat", 6)  # two cores busy for 6 seconds each: 12 in all
@@ -35,7 +35,7 @@ def test_others_are_what_is_left_of_busy_time(tmp_path: Path, monkeypatch: pytes
 
 
 def test_nothing_is_said_where_the_system_does_not_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contention, "STAT", tmp_path / "none")
+    monkeypatch.setattr(machine, "STAT", tmp_path / "none")
     assert ContentionWatch().busy_cores() is None
     assert contention_doubt(None, threads=2) is None
 
@@ -48,5 +48,5 @@ def test_nothing_is_said_where_the_system_does_not_tell(tmp_path: Path, monkeypa
 def test_cores_beyond_the_threads_may_be_used(
     monkeypatch: pytest.MonkeyPatch, busy: float, threads: int, doubted: bool
 ) -> None:
-    monkeypatch.setattr(contention, "usable_cores", lambda: 4)
+    monkeypatch.setattr(machine, "usable_cores", lambda: 4)
     assert bool(contention_doubt(busy, threads)) is doubted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from speed.contest import LEAST_ROUNDS, Contest, Pace, all_doubts, compete, fastest
-from speed.markdown import doubts_section, time_cell
+from speed.report import Report, time_cell
 
 MILLISECOND = 1_000_000
 
@@ -40,7 +40,7 @@ def test_few_rounds_are_doubted() -> None:
 
 
 def test_other_processes_are_a_doubt_though_the_rounds_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("osa_runtime.benchmarking.contention.usable_cores", lambda: 2)
+    monkeypatch.setattr("osa_runtime.benchmarking.machine.usable_cores", lambda: 2)
     steady = [1.0] * LEAST_ROUNDS
     assert "other processes used 1.0 of 2 cores" in str(contest(busy=1.0, threads=2, ours=steady).doubt("ours"))
     assert contest(busy=1.0, threads=1, ours=steady).doubt("ours") is None  # the second core was idle
@@ -55,8 +55,14 @@ def test_every_reason_is_told_once() -> None:
     (some,) = all_doubts({"a": contest(x=wide, y=steady[:1] * len(wide)), "b": contest(x=steady)})
     assert some.startswith("a (x): ")
     assert all_doubts({"a": contest(x=steady)}) == []
-    assert "Do not trust" in doubts_section([some])
-    assert "Do not trust" not in doubts_section([])
+
+
+def test_a_doubt_is_at_the_top_of_the_report() -> None:
+    facts = {"machine": {"cpu": "P", "cores": 2, "versions": {"torch": "2"}}, "threads": 1, "rounds": 3}
+    for rounds, trusted in ((3, False), (LEAST_ROUNDS, True)):
+        report = Report("name", "Title", facts, {"a": contest(x=[1.0] * rounds)}, {"rows": []}, ["text"])
+        assert ("Do not trust" not in report.as_markdown()) is trusted
+        assert report.as_json()["trustworthy"] is trusted
 
 
 def test_contenders_take_turns_and_another_begins_each_round() -> None:
@@ -71,11 +77,9 @@ def test_contenders_take_turns_and_another_begins_each_round() -> None:
 
 def test_a_slow_contender_is_not_warmed_up_and_called_once_per_round() -> None:
     slow, long, quick = (Pace().schedule(seconds) for seconds in (2.0, 0.2, 1e-4))
-    assert (slow.warm_up, slow.iterations, slow.seconds) == (0, 1, 0)
-    assert (long.warm_up, long.iterations, long.seconds) == (1, 1, 0)
-    assert quick.warm_up > 0
-    assert quick.iterations >= 3
-    assert Pace().rounds * slow.iterations >= 15
+    assert (slow.warm_up, slow.iterations, slow.seconds, slow.blocks) == (0, LEAST_ROUNDS, 0, LEAST_ROUNDS)
+    assert (long.warm_up, long.iterations, long.seconds, long.blocks) == (1, LEAST_ROUNDS, 0, LEAST_ROUNDS)
+    assert (quick.warm_up, quick.iterations, quick.blocks) == (3, 3 * LEAST_ROUNDS, LEAST_ROUNDS)
 
 
 def test_the_fastest_way_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:

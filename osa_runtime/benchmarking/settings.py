@@ -1,4 +1,4 @@
-"""What ``osa bench`` was asked to measure."""
+"""The settings of a benchmark."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from osa_runtime.benchmarking.configurations import Sizes
-from osa_runtime.benchmarking.machine import usable_cores
 from osa_runtime.benchmarking.rotation import Schedule
+from osa_runtime.environment import usable_cores
 from osa_runtime.runtime.session import Session
 
 Array = NDArray[Any]
@@ -20,13 +19,13 @@ ReadData = Callable[[Session], tuple[Mapping[str, Array], list[str]]]
 
 
 @dataclass(frozen=True)
-class Request:
-    """``against`` is a checkpoint to compare with, ``trace`` where ONNX Runtime's trace of the nodes goes."""
+class BenchmarkSettings:
+    """``against`` is a checkpoint to compare with; ONNX Runtime's trace of the nodes is written to ``trace``."""
 
     artifact: Path
     against: Path | None = None
-    batches: Sizes | None = None
-    tokens: Sizes | None = None
+    batches: tuple[int, ...] | None = None
+    tokens: tuple[int, ...] | None = None
     schedule: Schedule = field(default_factory=Schedule)
     threads: int = field(default_factory=usable_cores)
     device: str = "cpu"
@@ -35,7 +34,7 @@ class Request:
     memory: bool = True
     trace: Path | None = None
 
-    def settings(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         return {
             "batches": self.batches,
             "tokens": self.tokens,

@@ -9,20 +9,29 @@ from typing import Any
 
 import check
 import pytest
-from speed.baseline import HELD, REGRESSED, UNDECIDED, UNKNOWN, Comparison, Reading, as_baseline, compare, forgotten
-from speed.release_ratios import WrongAnswer
+from speed.release_ratios import (
+    HELD,
+    REGRESSED,
+    UNDECIDED,
+    UNKNOWN,
+    Comparison,
+    Reading,
+    WrongAnswer,
+    as_baseline,
+    compare,
+)
 
-from osa_runtime.benchmarking.figures import Spread
+from osa_runtime.benchmarking.figures import Percentiles
 
 MACHINE = {"cpu": "P", "cores": 2, "versions": {"torch": "2"}, "load_average": 0.0}
 
 
 def reading(ratio: float, doubt: str | None = None) -> Reading:
-    return Reading(Spread(ratio, 0.9 * ratio, 1.1 * ratio), doubt)
+    return Reading(Percentiles(ratio, 0.9 * ratio, 1.1 * ratio), doubt)
 
 
 class Group:
-    """Gives one reading after the other, as a contest that is repeated does."""
+    """Returns one reading after the other, as a contest that is repeated does."""
 
     def __init__(self, **readings: list[Reading]) -> None:
         self._readings: dict[str, Iterator[Reading]] = {name: iter(found) for name, found in readings.items()}
@@ -34,7 +43,7 @@ class Group:
 
 
 def outcomes(group: Group, **expected: float) -> dict[str, str]:
-    return {c.name: c.outcome for c in compare([group], expected, lambda text: None)}
+    return {c.name: c.outcome for c in compare([group], expected)}
 
 
 @pytest.mark.parametrize(("ratio", "outcome"), [(4.0, HELD), (3.45, HELD), (3.35, REGRESSED), (9.0, HELD)])
@@ -56,9 +65,9 @@ def test_a_low_ratio_is_measured_again_and_may_hold() -> None:
 
 def test_a_ratio_that_stays_low_fails_after_three_attempts() -> None:
     group = Group(a=[reading(2.0), reading(2.2), reading(2.1)])
-    (found,) = compare([group], {"a": 4.0}, lambda text: None)
+    (found,) = compare([group], {"a": 4.0})
     assert (found.outcome, group.calls, found.best.ratio.median) == (REGRESSED, 3, 2.2)
-    assert found.change == pytest.approx(-0.45)
+    assert found.row() == ["a", "4.00", "2.20 (1.98 to 2.42)", "-45%", "3", REGRESSED]
 
 
 def test_a_busy_machine_decides_nothing_however_good_the_ratio() -> None:
@@ -74,25 +83,24 @@ def test_a_quiet_attempt_counts_and_not_a_better_busy_one() -> None:
 
 
 def test_a_ratio_without_baseline_is_not_a_success() -> None:
-    comparisons = compare([Group(a=[reading(1.0)])], {}, lambda text: None)
+    comparisons = compare([Group(a=[reading(1.0)])], {})
     assert comparisons[0].outcome == UNKNOWN
-    code, reason = check.conclude(comparisons, [])
+    code, reason = check.conclude(comparisons, {"ratios": {}})
     assert code == check.FAILED
     assert "a (no baseline)" in reason
 
 
 def test_a_ratio_that_is_no_longer_measured_is_not_a_success() -> None:
     comparisons = [Comparison("a", 1.0, (reading(1.0),))]
-    missing = forgotten(comparisons, {"a": 1.0, "b": 2.0})
-    assert missing == ["b"]
-    assert check.conclude(comparisons, missing)[0] == check.FAILED
-    assert check.conclude(comparisons, [])[0] == check.SUCCESS
+    code, reason = check.conclude(comparisons, {"ratios": {"a": {}, "b": {}}})
+    assert (code, "b (not measured)" in reason) == (check.FAILED, True)
+    assert check.conclude(comparisons, {"ratios": {"a": {}}})[0] == check.SUCCESS
 
 
 def test_the_exit_codes_tell_slower_from_undecided() -> None:
     slow, busy = Comparison("slow", 4.0, (reading(1.0),)), Comparison("busy", 4.0, (reading(4.0, "others"),))
-    assert check.conclude([slow, busy], [])[0] == check.FAILED
-    code, reason = check.conclude([busy], [])
+    assert check.conclude([slow, busy], {"ratios": {"slow": {}, "busy": {}}})[0] == check.FAILED
+    code, reason = check.conclude([busy], {"ratios": {"busy": {}}})
     assert code == check.UNDECIDABLE
     assert "others" in reason
 

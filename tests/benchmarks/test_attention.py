@@ -10,14 +10,31 @@ from typing import Any
 import attention
 import pytest
 import torch
-from speed import attention_peers
-from speed.attention_contenders import DENSE, EAGER, PAPER, SGEMM, SOFTMAX, Operators, Row, minimal_flops
-from speed.attention_inputs import HEADS, Point, make_inputs, relative_error, spectral_norm
-from speed.attention_peers import sgemm_flops
-from speed.attention_report import as_markdown
-from speed.attention_targets import growth_exponent, share_of_sgemm, softmax_ratios, verdicts
-from speed.contest import LEAST_ROUNDS, Contest, Pace
-from speed.exported_operator import PACKED, SEPARATE
+from speed import attention_contenders
+from speed.attention_contenders import (
+    DENSE,
+    EAGER,
+    PACKED,
+    PAPER,
+    SEPARATE,
+    SGEMM,
+    SGEMM_FLOPS,
+    SOFTMAX,
+    Operators,
+    minimal_flops,
+)
+from speed.attention_inputs import HEADS, Point, make_inputs, spectral_norm
+from speed.attention_report import build_report
+from speed.attention_targets import (
+    break_even,
+    describe_ranges,
+    growth_exponent,
+    losing_ranges,
+    share_of_sgemm,
+    softmax_ratios,
+    verdicts,
+)
+from speed.contest import LEAST_ROUNDS, Contest, Pace, Row, relative_error
 
 from osa_runtime.ops import reference
 
@@ -29,7 +46,6 @@ FACTS: dict[str, Any] = {
     "rounds": LEAST_ROUNDS,
     "judged": PACKED,
     "memory": {"tokens": 65536, "width": 64, "peak": 600 << 20, "inputs": 200 << 20, "outputs": 50 << 20},
-    "plots": {"Time": "time.svg"},
 }
 
 
@@ -80,7 +96,7 @@ def test_the_references_agree_with_the_slow_definitions(tokens: int) -> None:
 @pytest.mark.parametrize("tokens", [5, 16, 40])
 def test_both_ways_of_the_paper_compute_the_same(tokens: int) -> None:
     inputs = make_inputs(Point(1, tokens, 8))
-    for method in (attention_peers.paper_by_basis, attention_peers.dense_exponential):
+    for method in (attention_contenders.paper_by_basis, attention_contenders.dense_exponential):
         found = method(inputs.q, inputs.k, inputs.v, inputs.scale)
         assert relative_error(found, inputs.exact_orthogonal()) < 1e-5
 
@@ -131,9 +147,47 @@ def test_break_even_is_interpolated_and_told() -> None:
     assert text.startswith("beyond 394; softmax wins at 17 to 394 tokens")
 
 
+def test_one_crossing_is_interpolated() -> None:
+    # the logarithm is linear: a ratio of 1/2 at 100 and of 2 at 400 is 1 at 200
+    ratios = {100: 0.5, 400: 2.0, 50: 0.25}
+    (only,) = losing_ranges(ratios)
+    assert only == pytest.approx((50, 200))
+    assert break_even(ratios) == pytest.approx(200)
+    assert describe_ranges(ratios) == "softmax wins at 50 to 200 tokens (of 50 to 400)"
+
+
+def test_two_ranges_are_both_told() -> None:
+    ratios = {10: 0.5, 40: 2.0, 80: 2.0, 320: 0.5, 1280: 2.0}
+    first, second = losing_ranges(ratios)
+    assert first == pytest.approx((10, 20))
+    assert second == pytest.approx((160, 640))
+    assert break_even(ratios) == pytest.approx(640)
+
+
+def test_softmax_that_still_wins_at_the_end_has_no_break_even() -> None:
+    ratios = {10: 2.0, 40: 0.5}
+    assert break_even(ratios) is None
+    assert losing_ranges(ratios) == [pytest.approx((20, 40))]
+
+
+def test_softmax_that_never_wins() -> None:
+    assert losing_ranges({10: 1.0, 40: 3.0}) == []
+    assert break_even({10: 1.0, 40: 3.0}) == 10
+    assert "nowhere from 10 to 40" in describe_ranges({10: 1.0, 40: 3.0})
+
+
+def test_a_single_losing_length_between_winning_ones() -> None:
+    ((low, high),) = losing_ranges({10: 2.0, 20: 0.5, 40: 2.0})
+    assert 10 < low < 20 < high < 40
+
+
+def test_nothing_measured_is_said() -> None:
+    assert describe_ranges({}) == "not measured"
+
+
 def test_the_share_of_the_sgemm_rate() -> None:
     long = made_up()[4]
-    expected = (minimal_flops(long.point) / 10.0) / (sgemm_flops() / 30.0)
+    expected = (minimal_flops(long.place) / 10.0) / (SGEMM_FLOPS / 30.0)
     share = share_of_sgemm(long, PACKED)
     assert share is not None
     assert share.median == pytest.approx(expected, rel=1e-6)
@@ -163,9 +217,9 @@ def test_the_judged_layout_can_be_chosen() -> None:
 
 def test_the_tables_say_where_softmax_wins_and_who_was_wrong() -> None:
     rows = [*made_up(), row(Point(1, 197, 64, 100.0), {PACKED: 2.0, EAGER: 3.0}, wrong={PAPER: 0.5})]
-    text = as_markdown(rows, FACTS, list(verdicts(rows, GRID, None, PACKED)))
+    text = build_report(rows, FACTS, list(verdicts(rows, GRID, None, PACKED))).as_markdown()
     assert "Against ours, packed, softmax wins at 17 to 394 tokens" in text
-    assert "paper, eager has a relative error of 5.0e-01 and is given no time" in text
+    assert "paper, eager has a relative error of 5.0e-01 and therefore no time" in text
     assert "Nothing spoke against these figures" in text
     norms = text.partition("## ‖S‖₂ at 197 tokens, d = 64")[2]
     assert re.search(r"\| 2 \| 1\.00 .*\n\| 100 \| 2\.00 .*\| – \|", norms)
@@ -191,7 +245,7 @@ def test_every_contender_computes_what_it_should(operators: Operators, tokens: i
 
 
 def test_a_wrong_answer_has_no_time(operators: Operators, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention_peers, "paper_by_basis", lambda q, k, v, scale: v * float("nan"))
+    monkeypatch.setattr(attention_contenders, "paper_by_basis", lambda q, k, v, scale: v * float("nan"))
     measured = operators.measure(Point(1, 40, 8), (PACKED, PAPER), Pace(rounds=2, block_seconds=0, pause=0))
     assert set(measured.wrong) == {PAPER}
     assert PAPER not in measured.contest
