@@ -1,14 +1,13 @@
-"""Which sizes are measured: batches and lengths, from what was asked for and what the model takes."""
+"""The sizes that are measured: batches and lengths, from what was asked for and what the model takes."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import InputError
-from osa_runtime.interface import ANY_SHAPE
+from osa_runtime.interface import ANY_SHAPE, Interface
 
 DEFAULT_BATCHES = (1, 8)
 LONGEST_BY_DEFAULT = 1024
@@ -28,30 +27,34 @@ class Configuration:
 
 @dataclass(frozen=True)
 class DynamicAxes:
-    """The named axes of a model. ``batch`` is None where it is fixed, at ``fixed_batch``, or where nothing is known."""
+    """The named axes of a model that a configuration sizes."""
 
-    batch: str | None
-    tokens: str | None
-    others: tuple[str, ...]
-    fixed_batch: int | None
-    ranges: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    interface: Interface
+
+    @property
+    def batch(self) -> str | None:
+        return self.interface.batch
+
+    @property
+    def tokens(self) -> str | None:
+        """The axis of that name, or the only one next to the batch."""
+        lengths = self.interface.lengths
+        return "tokens" if "tokens" in lengths else lengths[0] if len(lengths) == 1 else None
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        return tuple(axis for axis in self.interface.lengths if axis != self.tokens)
+
+    @property
+    def fixed_batch(self) -> int | None:
+        """The number of rows of a model that takes no other; None where it is dynamic, or where nothing is known."""
+        known = [spec for spec in self.interface.inputs if spec.shape != ANY_SHAPE]
+        first = known[0].shape[0] if known and known[0].shape else None
+        return first if self.batch is None and isinstance(first, int) else None
 
     def sizes(self, configuration: Configuration) -> dict[str, int]:
         sizes = {self.batch: configuration.batch, self.tokens: configuration.tokens}
         return {name: size for name, size in sizes.items() if name is not None and size is not None}
-
-
-def dynamic_axes(specs: Sequence[TensorSpec], ranges: Mapping[str, Mapping[str, int]]) -> DynamicAxes:
-    """Which named axis is the batch and which the length: by their names, else by their places."""
-    known = [spec for spec in specs if spec.shape != ANY_SHAPE]
-    names = list(dict.fromkeys(axis for spec in known for axis in spec.shape if isinstance(axis, str)))
-    first = known[0].shape[0] if known and known[0].shape else None
-    batch = "batch" if "batch" in names else first if isinstance(first, str) else None
-    rest = [name for name in names if name != batch]
-    tokens = "tokens" if "tokens" in rest else rest[0] if len(rest) == 1 else None
-    others = tuple(name for name in rest if name != tokens)
-    fixed = first if batch is None and isinstance(first, int) else None
-    return DynamicAxes(batch, tokens, others, fixed, ranges)
 
 
 def parse_sizes(argument: str, text: str | None) -> tuple[int, ...] | None:
@@ -78,9 +81,10 @@ def configurations(
 
 def _batches(axes: DynamicAxes, asked: tuple[int, ...] | None, data: Configuration | None) -> tuple[int, ...]:
     if axes.batch is not None:
-        chosen = asked or tuple(size for size in DEFAULT_BATCHES if _fits(axes.ranges.get(axes.batch, {}), size))
+        limits = axes.interface.axes.get(axes.batch, {})
+        chosen = asked or tuple(size for size in DEFAULT_BATCHES if _fits(limits, size))
         _check_range("batches", axes.batch, chosen, axes)
-        return chosen or (_least(axes.ranges[axes.batch]),)
+        return chosen or (_least(limits),)
     if axes.fixed_batch is None:  # nothing is known of the axes, so the data decides
         return asked or (data.batch if data else 1,)
     if asked and asked != (axes.fixed_batch,):
@@ -98,7 +102,7 @@ def _lengths(axes: DynamicAxes, asked: tuple[int, ...] | None, data: Configurati
                 f"tokens={_listed(asked)}, but no axis of the model's inputs is a dynamic length; leave it out."
             )
         return (None,)
-    chosen = asked or _default_lengths(axes.ranges.get(axes.tokens, {}), data)
+    chosen = asked or _default_lengths(axes.interface.axes.get(axes.tokens, {}), data)
     _check_range("tokens", axes.tokens, chosen, axes)
     if data is not None and data.tokens is not None and max(chosen) > data.tokens:
         raise InputError(
@@ -119,7 +123,7 @@ def _default_lengths(limits: Mapping[str, int], data: Configuration | None) -> t
 
 
 def _check_range(argument: str, name: str, sizes: tuple[int, ...], axes: DynamicAxes) -> None:
-    limits = axes.ranges.get(name, {})
+    limits = axes.interface.axes.get(name, {})
     wrong = [size for size in sizes if not _fits(limits, size)]
     if wrong:
         allowed = f"{_least(limits)} to {limits['max']}" if "max" in limits else f"{_least(limits)} or more"

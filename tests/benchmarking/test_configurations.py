@@ -5,14 +5,25 @@ from __future__ import annotations
 import pytest
 
 from osa_runtime import InputError
-from osa_runtime.artifact import TensorSpec
-from osa_runtime.benchmarking.configurations import Configuration, configurations, dynamic_axes, parse_sizes
+from osa_runtime.benchmarking.configurations import Configuration, DynamicAxes, configurations, parse_sizes
+from osa_runtime.interface import Interface, Roles, TensorSpec
 
 IMAGES = [TensorSpec("images", "float32", ("batch", 1, 8, 8))]
 FIXED = [TensorSpec("tokens", "int64", (1, 64)), TensorSpec("mask", "bool", (1, 64))]
 SEQUENCE = [TensorSpec("tokens", "int64", ("batch", "tokens")), TensorSpec("mask", "bool", ("batch", "tokens"))]
-SYMBOLS = [TensorSpec("x", "float32", ("s77", "s27", 16))]
 BARE = [TensorSpec("tokens", "any", ("...",))]
+
+
+def axes_of(specs, ranges) -> DynamicAxes:
+    return DynamicAxes(Interface(tuple(specs), axes=ranges))
+
+
+def test_symbols_have_the_roles_that_the_export_found() -> None:
+    inputs = (TensorSpec("x", "float32", ("s77", "s27", 16)),)
+    axes = DynamicAxes(Interface(inputs, axes={"s27": {"max": 16}}, roles=Roles("s77")))
+    assert configurations(axes, None, None) == [Configuration(b, t) for t in (1, 4, 16) for b in (1, 8)]
+    unknown = DynamicAxes(Interface(inputs))
+    assert (unknown.batch, unknown.tokens, unknown.others) == (None, None, ("s77", "s27"))
 
 
 @pytest.mark.parametrize(
@@ -26,27 +37,26 @@ BARE = [TensorSpec("tokens", "any", ("...",))]
         (SEQUENCE, {"tokens": {"max": 3}}, [(1, 1), (8, 1), (1, 3), (8, 3)]),
         (SEQUENCE, {"tokens": {"max": 10**6}}, [(b, t) for t in (64, 256, 1024) for b in (1, 8)]),
         (SEQUENCE, {}, [(1, 16), (8, 16)]),
-        (SYMBOLS, {"s27": {"max": 16}}, [(b, t) for t in (1, 4, 16) for b in (1, 8)]),
         (BARE, {}, [(1, None)]),
     ],
-    ids=["images", "small batch", "least batch", "fixed", "lengths", "short", "long", "unknown", "symbols", "bare"],
+    ids=["images", "small batch", "least batch", "fixed", "lengths", "short", "long", "unknown", "bare"],
 )
 def test_defaults(specs, ranges, expected) -> None:
-    found = configurations(dynamic_axes(specs, ranges), None, None)
+    found = configurations(axes_of(specs, ranges), None, None)
     assert [(c.batch, c.tokens) for c in found] == expected
 
 
 def test_what_is_asked_for_is_measured() -> None:
-    found = configurations(dynamic_axes(SEQUENCE, {"tokens": {"max": 64}}), (3,), (64, 5))
+    found = configurations(axes_of(SEQUENCE, {"tokens": {"max": 64}}), (3,), (64, 5))
     assert [(c.batch, c.tokens) for c in found] == [(3, 64), (3, 5)]
     assert [str(c) for c in found] == ["batch 3, 64 tokens", "batch 3, 5 tokens"]
-    assert configurations(dynamic_axes(FIXED, {}), (1,), None) == [Configuration(1)]
+    assert configurations(axes_of(FIXED, {}), (1,), None) == [Configuration(1)]
 
 
 def test_data_decides_the_length() -> None:
-    found = configurations(dynamic_axes(SEQUENCE, {"tokens": {"max": 64}}), None, None, Configuration(3, 7))
+    found = configurations(axes_of(SEQUENCE, {"tokens": {"max": 64}}), None, None, Configuration(3, 7))
     assert [(c.batch, c.tokens) for c in found] == [(1, 7), (8, 7)]
-    bare = configurations(dynamic_axes(BARE, {}), None, None, Configuration(3))
+    bare = configurations(axes_of(BARE, {}), None, None, Configuration(3))
     assert [(c.batch, c.tokens) for c in bare] == [(3, None)]
 
 
@@ -63,14 +73,14 @@ def test_data_decides_the_length() -> None:
     ids=["too long", "too many", "fixed batch", "fixed length", "no length", "short data"],
 )
 def test_sizes_that_the_model_does_not_take(specs, batches, tokens, data, message: str) -> None:
-    axes = dynamic_axes(specs, {"tokens": {"max": 64}, "batch": {"min": 2, "max": 32}})
+    axes = axes_of(specs, {"tokens": {"max": 64}, "batch": {"min": 2, "max": 32}})
     with pytest.raises(InputError, match=message):
         configurations(axes, batches, tokens, data)
 
 
 def test_axes_beyond_batch_and_length_are_others() -> None:
-    axes = dynamic_axes([TensorSpec("x", "float32", ("n", "height", "width"))], {})
-    assert (axes.batch, axes.tokens, axes.others) == ("n", None, ("height", "width"))
+    axes = axes_of([TensorSpec("x", "float32", ("batch", "height", "width"))], {})
+    assert (axes.batch, axes.tokens, axes.others) == ("batch", None, ("height", "width"))
 
 
 @pytest.mark.parametrize(("text", "expected"), [(None, None), ("1,8", (1, 8)), (" 4 ", (4,)), ("2,2,1", (2, 1))])
