@@ -52,7 +52,7 @@ test-ray: $(STAMP) ## run all tests with Ray Serve, the long ones too, in .venv-
 	$(TEST_ENV) OSA_TEST_RAY_ALL=1 $(BIN)/python -m pytest tests/serving_ray
 
 fuzz: $(STAMP) ## send many odd requests to the server, other ones each time (EXAMPLES=500 per call)
-	$(TEST_ENV) OSA_FUZZ_EXAMPLES=$(or $(EXAMPLES),500) $(BIN)/python -m pytest tests/serving/test_fuzz.py
+	$(TEST_ENV) OSA_FUZZ_EXAMPLES=$(or $(EXAMPLES),500) $(BIN)/python -m pytest tests/serving/rest/test_fuzz.py
 
 lint: $(STAMP) ## check style, layers and types
 	$(BIN)/ruff check

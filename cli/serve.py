@@ -109,8 +109,8 @@ def serve(
     [cyan]osa serve digits-onnx --host 0.0.0.0 --token-file token[/cyan]
     """
     from osa_runtime.cli.serve_start import run_server
-    from osa_runtime.serving.bearer_token import read_token
-    from osa_runtime.serving.certificates import check_keys
+    from osa_runtime.serving.engine.certificates import check_keys
+    from osa_runtime.serving.guard import read_token
     from osa_runtime.serving.settings import MEGABYTE, BatchSettings, Limits, ServerSettings
 
     check_keys(trusted_key or [])

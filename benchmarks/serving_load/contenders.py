@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from osa_runtime.packaging.triton_config import TritonSettings
 from osa_runtime.packaging.triton_repository import package_triton
-from osa_runtime.packaging.triton_settings import TritonSettings
 from serving_load.contender import HERE, Contender
 from serving_load.environments import Missing, environment
 

@@ -18,10 +18,9 @@ from osa_runtime.errors import InputError, OsaError
 from osa_runtime.runtime.input_checks import check_finite_inputs
 from osa_runtime.runtime.interface import manifest_interface
 from osa_runtime.runtime.session import load
-from osa_runtime.serving.batch_plan import BatchPlan
-from osa_runtime.serving.execution import execute
-from osa_runtime.serving.job import Job
-from osa_runtime.serving.messages import Array
+from osa_runtime.serving.engine.batch_plan import BatchPlan
+from osa_runtime.serving.engine.execution import Job, execute
+from osa_runtime.serving.engine.messages import Array
 
 
 class TritonPythonModel:

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from osa_runtime.errors import InputError, OsaError
 
+LONGEST_NAME = 200  # characters; a longer name from a client is cut before it is compared or repeated
+
 
 class Refusal(OsaError):
     """A request that is not answered; the message says why."""

@@ -12,9 +12,8 @@ import pytest
 
 from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import ArtifactError, InputError
-from osa_runtime.packaging.triton_config import TritonConfig
+from osa_runtime.packaging.triton_config import TritonConfig, TritonSettings
 from osa_runtime.packaging.triton_repository import package_triton
-from osa_runtime.packaging.triton_settings import TritonSettings
 from osa_runtime.runtime.interface import Interface
 
 pytest.importorskip("tritonclient.grpc")

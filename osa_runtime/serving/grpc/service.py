@@ -1,0 +1,177 @@
+"""The calls of gRPC on the same engine as REST, whatever carries them: a message in, a message out, or a refusal."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+from google.protobuf.json_format import ParseDict
+from tritonclient.grpc import service_pb2 as pb
+
+from osa_runtime.errors import OsaError
+from osa_runtime.serving.engine.engine import Engine
+from osa_runtime.serving.engine.large_requests import LARGE
+from osa_runtime.serving.engine.messages import InferenceRequest
+from osa_runtime.serving.engine.model import ServedModel
+from osa_runtime.serving.engine.repository import check_load_parameters
+from osa_runtime.serving.grpc.inference import read_grpc_parameters, read_grpc_request, write_grpc_response
+from osa_runtime.serving.grpc.messages import is_packed, parse_message
+from osa_runtime.serving.guard import Guard
+from osa_runtime.serving.protocol import descriptions
+from osa_runtime.serving.protocol.request_checks import LONGEST_ID
+from osa_runtime.serving.refusals import NotFound, Refusal, as_refusal
+
+SERVICE = "inference.GRPCInferenceService"
+OPEN_CALLS = frozenset({"ServerLive", "ServerReady"})  # as in REST, for probes
+STREAM_WINDOW = 64  # requests of one stream that are under way at a time
+
+Metadata = Mapping[str, str]
+Call = Callable[[Any], Awaitable[Any]]
+
+
+class GrpcService:
+    """``unary`` has every call but inference by name, with the type of its message."""
+
+    def __init__(self, engine: Engine, guard: Guard) -> None:
+        self.engine = engine
+        self._guard = guard
+        self._max_tensor = engine.settings.limits.tensor
+        self.unary: dict[str, tuple[Any, Call]] = {
+            "ServerLive": (pb.ServerLiveRequest, self.server_live),
+            "ServerReady": (pb.ServerReadyRequest, self.server_ready),
+            "ServerMetadata": (pb.ServerMetadataRequest, self.server_metadata),
+            "ModelReady": (pb.ModelReadyRequest, self.model_ready),
+            "ModelMetadata": (pb.ModelMetadataRequest, self.model_metadata),
+            "ModelConfig": (pb.ModelConfigRequest, self.model_config),
+            "ModelStatistics": (pb.ModelStatisticsRequest, self.model_statistics),
+            "RepositoryIndex": (pb.RepositoryIndexRequest, self.repository_index),
+            "RepositoryModelLoad": (pb.RepositoryModelLoadRequest, self.load),
+            "RepositoryModelUnload": (pb.RepositoryModelUnloadRequest, self.unload),
+        }
+
+    def check(self, call: str, metadata: Metadata) -> None:
+        if call not in OPEN_CALLS:
+            self._guard.check_token(metadata.get("authorization", "").encode())
+
+    async def infer(self, source: Any, metadata: Metadata) -> Any:
+        """``source`` is a ModelInferRequest, or its bytes."""
+        return await self._answer((await self._request(source))[1], metadata)
+
+    async def _request(self, source: Any) -> tuple[str, InferenceRequest | Refusal]:
+        if not isinstance(source, bytes):
+            return _read_message(source, self._max_tensor)
+        given = source, self.engine.largest_body, self._max_tensor
+        if len(source) <= LARGE and not is_packed(source):
+            return _read_bytes(*given)
+        return await self.engine.parsing.submit(len(source), _read_bytes, *given)
+
+    async def _answer(self, request: InferenceRequest | Refusal, metadata: Metadata) -> Any:
+        if isinstance(request, Refusal):
+            raise request
+        request.trace = metadata.get("traceparent", "")
+        return write_grpc_response(request, await self.engine.infer(request))
+
+    async def stream(self, messages: AsyncIterator[Any], answer: Call) -> AsyncGenerator[Any, None]:
+        """Answers come in the order of the requests; while too many are under way, no further one is read."""
+        waiting: asyncio.Queue[asyncio.Future[Any] | None] = asyncio.Queue(STREAM_WINDOW)
+        reader = asyncio.create_task(_read_stream(messages, answer, waiting))
+        try:
+            while (task := await waiting.get()) is not None:
+                yield await task
+            await reader  # raises what ended it
+        finally:
+            reader.cancel()
+            while not waiting.empty():
+                task = waiting.get_nowait()
+                if task is not None:
+                    task.cancel()
+
+    async def stream_answer(self, source: Any, metadata: Metadata) -> Any:
+        """An error is an answer, and the stream goes on."""
+        identity = ""
+        try:
+            identity, request = await self._request(source)
+            return pb.ModelStreamInferResponse(infer_response=await self._answer(request, metadata))
+        except Exception as error:  # noqa: BLE001 - it is this request's answer, not the stream's end
+            answer = pb.ModelStreamInferResponse(error_message=str(self.refusal(error)))
+            answer.infer_response.id = identity
+            return answer
+
+    async def server_live(self, _: Any) -> Any:
+        return pb.ServerLiveResponse(live=True)
+
+    async def server_ready(self, _: Any) -> Any:
+        return pb.ServerReadyResponse(ready=self.engine.ready)
+
+    async def server_metadata(self, _: Any) -> Any:
+        return ParseDict(descriptions.server_metadata(), pb.ServerMetadataResponse())
+
+    async def model_ready(self, message: Any) -> Any:
+        try:
+            self._find(message)
+        except NotFound:
+            return pb.ModelReadyResponse(ready=False)  # as Triton answers; over REST it is an error
+        return pb.ModelReadyResponse(ready=True)
+
+    async def model_metadata(self, message: Any) -> Any:
+        return ParseDict(descriptions.model_metadata(self.engine, self._find(message)), pb.ModelMetadataResponse())
+
+    async def model_config(self, message: Any) -> Any:
+        fields = {"config": descriptions.model_config(self.engine, self._find(message))}
+        return ParseDict(fields, pb.ModelConfigResponse())
+
+    async def model_statistics(self, message: Any) -> Any:
+        fields = await descriptions.statistics(self.engine, message.name, message.version)
+        return ParseDict(fields, pb.ModelStatisticsResponse())
+
+    async def repository_index(self, message: Any) -> Any:
+        rows = await self.engine.repository.index(message.ready)
+        return ParseDict({"models": rows}, pb.RepositoryIndexResponse())
+
+    async def load(self, message: Any) -> Any:
+        check_load_parameters(dict(message.parameters))
+        await self.engine.load(message.model_name)
+        return pb.RepositoryModelLoadResponse()
+
+    async def unload(self, message: Any) -> Any:
+        read_grpc_parameters(message.parameters)
+        await self.engine.unload(message.model_name)
+        return pb.RepositoryModelUnloadResponse()
+
+    def _find(self, message: Any) -> ServedModel:
+        return self.engine.repository.find(message.name, message.version)
+
+    def refusal(self, error: BaseException) -> Refusal:
+        """What the client is told; what nobody expected goes to the log."""
+        if not isinstance(error, OsaError):
+            text = "".join(traceback.format_exception(error))
+            self.engine.log.error("request failed unexpectedly", traceback=text)
+        refusal = as_refusal(error)
+        for each in (error, error.__context__, refusal):
+            if each is not None:
+                each.__traceback__ = None  # its frames hold the message, which may be large
+        return refusal
+
+
+def _read_bytes(content: bytes, max_body: int, max_tensor: int) -> tuple[str, InferenceRequest | Refusal]:
+    return _read_message(parse_message(pb.ModelInferRequest, content, max_body), max_tensor)
+
+
+def _read_message(message: Any, max_tensor: int) -> tuple[str, InferenceRequest | Refusal]:
+    """The id, and what was asked or why it cannot be: the refusal of a request in a stream carries its id."""
+    try:
+        return message.id, read_grpc_request(message, max_tensor)
+    except Refusal as refusal:
+        return message.id[:LONGEST_ID], refusal
+
+
+async def _read_stream(
+    messages: AsyncIterator[Any], answer: Call, waiting: asyncio.Queue[asyncio.Future[Any] | None]
+) -> None:
+    try:
+        async for message in messages:
+            await waiting.put(asyncio.ensure_future(answer(message)))
+    finally:
+        await waiting.put(None)
