@@ -23,7 +23,7 @@ from osa_runtime.errors import InputError
 from osa_runtime.packaging.packed_artifacts import MARKER, check_apart, copy_artifact, name_artifacts, open_onnx
 from osa_runtime.serving.engine.engine import Engine
 from osa_runtime.serving.logs import Log
-from osa_runtime.serving.settings import ServerSettings
+from osa_runtime.serving.settings import ServerSettings, is_loopback
 from osa_runtime.serving_ray.options import NOT_HERE, RayOptions, packed_models
 
 HOST = re.compile(r"[\w.:-]+", re.ASCII)
@@ -115,8 +115,9 @@ def package_ray(
             (models / model / str(version)).mkdir(parents=True)
             copy_artifact(artifact, models / model / str(version))
         shown = asyncio.run(_rehearse(models, options.server))
-        options = dataclasses.replace(options, packed=packed_models(models))
-        (temporary / CONFIG).write_text(config_text(options, addresses or RayAddresses()), encoding="utf-8")
+        addresses = addresses or RayAddresses()
+        options = dataclasses.replace(options, packed=packed_models(models), loopback=is_loopback(addresses.host))
+        (temporary / CONFIG).write_text(config_text(options, addresses), encoding="utf-8")
         (temporary / MARKER).write_text(_description(options), encoding="utf-8")
     return PackedApplication(out / CONFIG, shown)
 

@@ -62,6 +62,7 @@ class RayOptions:
 
     server: ServerSettings  # of each replica; ``threads`` None is 1 here, and Ray counts as many CPUs
     packed: dict[str, str] = field(default_factory=dict)  # hashes that the repository's models must have
+    loopback: bool = False  # Ray's proxy listens on this machine alone, and without a token answers to its names only
     token_file: Path | None = None  # or OSA_SERVE_TOKEN in the environment of the replicas
     replicas: int | str = 1  # "MIN:MAX" scales with the load
     target_ongoing: float | None = None  # requests under way per replica that scaling aims at; half a batch if None

@@ -28,7 +28,7 @@ class Replica:
         except BaseException:
             await self._engine.close()
             raise
-        guard = Guard(settings.token)
+        guard = Guard(settings.token, loopback=options.loopback)
         self._rest = RestFront(RestApp(self._engine, guard), guard, self._engine.close)
         self._grpc = GrpcFront(self._engine, guard)
 

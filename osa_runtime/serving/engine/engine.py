@@ -10,7 +10,7 @@ from collections.abc import Callable
 from osa_runtime.errors import ArtifactError, OsaError
 from osa_runtime.serving.engine.connections import Connections
 from osa_runtime.serving.engine.execution import Job
-from osa_runtime.serving.engine.large_requests import Parsing
+from osa_runtime.serving.engine.large_requests import LargeRequests
 from osa_runtime.serving.engine.messages import InferenceRequest, InferenceResponse
 from osa_runtime.serving.engine.model import ServedModel
 from osa_runtime.serving.engine.model_folders import ModelFolders
@@ -36,7 +36,7 @@ class Engine:
         self.repository = Repository(settings, folders, self.book, log)
         self.tracing = Tracing()
         self.connections = Connections(settings.limits.connections)
-        self.parsing = Parsing(settings.limits.body)
+        self.large = LargeRequests(settings.limits.body)
         self.stopping = False  # no longer ready, but what comes is still answered
 
     @property
@@ -179,7 +179,7 @@ class Engine:
     async def close(self) -> None:
         self.stopping = True
         await self.repository.close()
-        self.parsing.close()
+        self.large.close()
 
 
 def _check_outputs(model: ServedModel, request: InferenceRequest) -> None:

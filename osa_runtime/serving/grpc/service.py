@@ -20,7 +20,7 @@ from osa_runtime.serving.grpc.inference import read_grpc_parameters, read_grpc_r
 from osa_runtime.serving.grpc.messages import is_packed, parse_message
 from osa_runtime.serving.guard import Guard
 from osa_runtime.serving.protocol import descriptions
-from osa_runtime.serving.protocol.request_checks import LONGEST_ID
+from osa_runtime.serving.protocol.request_checks import LONGEST_ID, CheckShapes
 from osa_runtime.serving.refusals import NotFound, Refusal, as_refusal
 
 SERVICE = "inference.GRPCInferenceService"
@@ -29,6 +29,7 @@ STREAM_WINDOW = 64  # requests of one stream that are under way at a time
 
 Metadata = Mapping[str, str]
 Call = Callable[[Any], Awaitable[Any]]
+Check = Callable[[Any], CheckShapes]  # of a message
 
 
 class GrpcService:
@@ -57,15 +58,39 @@ class GrpcService:
 
     async def infer(self, source: Any, metadata: Metadata) -> Any:
         """``source`` is a ModelInferRequest, or its bytes."""
-        return await self._answer((await self._request(source))[1], metadata)
+        _, answer = await self._ask([source], metadata)
+        if isinstance(answer, Refusal):
+            raise answer
+        return answer
 
-    async def _request(self, source: Any) -> tuple[str, InferenceRequest | Refusal]:
-        if not isinstance(source, bytes):
-            return _read_message(source, self._max_tensor)
-        given = source, self.engine.largest_body, self._max_tensor
-        if len(source) <= LARGE and not is_packed(source):
-            return _read_bytes(*given)
-        return await self.engine.parsing.submit(len(source), _read_bytes, *given)
+    async def _ask(self, source: list[Any], metadata: Metadata) -> tuple[str, Any]:
+        """The request's id, and its answer or refusal. ``source`` is emptied: large messages are not kept."""
+        identity = ""
+        try:
+            packed = isinstance(source[0], bytes) and is_packed(source[0])
+            size = len(source[0]) if isinstance(source[0], bytes) else source[0].ByteSize()
+            if size <= LARGE and not packed:
+                identity, request = self._read(source.pop())
+                return identity, await self._answer(request, metadata)
+            room = size + self.engine.largest_body if packed else size
+            async with self.engine.large.room(room, held=size):
+                identity, request = await self.engine.large.submit(self._read, source.pop(), self._check)
+                return identity, await self._answer(request, metadata)
+        except Exception as error:  # noqa: BLE001 - becomes the status of the call
+            return identity, self.refusal(error)
+
+    def _read(self, source: Any, check: Check | None = None) -> tuple[str, InferenceRequest | Refusal]:
+        """The id, and what was asked or why it cannot be: the refusal of a request in a stream carries its id."""
+        if isinstance(source, bytes):
+            source = parse_message(pb.ModelInferRequest, source, self.engine.largest_body)
+        try:
+            checked = (lambda _: None) if check is None else check(source)
+            return source.id, read_grpc_request(source, self._max_tensor, checked)
+        except Refusal as refusal:
+            return source.id[:LONGEST_ID], refusal
+
+    def _check(self, message: Any) -> CheckShapes:
+        return self.engine.repository.find(message.model_name, message.model_version).check_shapes
 
     async def _answer(self, request: InferenceRequest | Refusal, metadata: Metadata) -> Any:
         if isinstance(request, Refusal):
@@ -90,14 +115,12 @@ class GrpcService:
 
     async def stream_answer(self, source: Any, metadata: Metadata) -> Any:
         """An error is an answer, and the stream goes on."""
-        identity = ""
-        try:
-            identity, request = await self._request(source)
-            return pb.ModelStreamInferResponse(infer_response=await self._answer(request, metadata))
-        except Exception as error:  # noqa: BLE001 - it is this request's answer, not the stream's end
-            answer = pb.ModelStreamInferResponse(error_message=str(self.refusal(error)))
-            answer.infer_response.id = identity
-            return answer
+        identity, answer = await self._ask([source], metadata)
+        if not isinstance(answer, Refusal):
+            return pb.ModelStreamInferResponse(infer_response=answer)
+        message = pb.ModelStreamInferResponse(error_message=str(answer))
+        message.infer_response.id = identity
+        return message
 
     async def server_live(self, _: Any) -> Any:
         return pb.ServerLiveResponse(live=True)
@@ -153,18 +176,6 @@ class GrpcService:
             if each is not None:
                 each.__traceback__ = None  # its frames hold the message, which may be large
         return refusal
-
-
-def _read_bytes(content: bytes, max_body: int, max_tensor: int) -> tuple[str, InferenceRequest | Refusal]:
-    return _read_message(parse_message(pb.ModelInferRequest, content, max_body), max_tensor)
-
-
-def _read_message(message: Any, max_tensor: int) -> tuple[str, InferenceRequest | Refusal]:
-    """The id, and what was asked or why it cannot be: the refusal of a request in a stream carries its id."""
-    try:
-        return message.id, read_grpc_request(message, max_tensor)
-    except Refusal as refusal:
-        return message.id[:LONGEST_ID], refusal
 
 
 async def _read_stream(

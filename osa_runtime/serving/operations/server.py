@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import functools
 import gc
 import importlib
 import os
@@ -29,11 +30,27 @@ if TYPE_CHECKING:
     from osa_runtime.serving.grpc.server import GrpcServer
 
 T = TypeVar("T")
+HANDSHAKE = 10.0  # seconds for that of TLS
 UNTAKEN = 20_000  # milliseconds that the kernel keeps an answer for a client that does not take any of it
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn raises SIGTERM again once it has stopped, and gRPC calls would be lost: the signals are ours."""
+    """uvicorn raises SIGTERM again once it has stopped, and gRPC calls would be lost: the signals are ours.
+
+    Its connections would have a minute for the TLS handshake, during which no limit counts them.
+    """
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        create = functools.partial(
+            self.config.http_protocol_class, config=self.config, server_state=self.server_state, app_state={}
+        )
+        limit = {"ssl_handshake_timeout": HANDSHAKE} if self.config.ssl else {}
+        loop, config = asyncio.get_running_loop(), self.config
+        self.servers = [
+            await loop.create_server(create, sock=sock, ssl=config.ssl, backlog=config.backlog, **limit)
+            for sock in sockets or ()
+        ]
+        self.started = True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -118,14 +135,11 @@ class Server:
         return server
 
     def _announce(self) -> None:
-        if self._settings.is_open:
-            self._log.warning(
-                "other machines can reach this server, and it asks for no token", host=self._settings.host
-            )
         if self._siblings is not None:
             self._siblings.listen(self._on_question, self.stop)
             self._siblings.send(Ready(self.addresses))
             return
+        warn_if_open(self._settings, self._log)
         models = [f"{m.name}/{m.version}" for m in self.engine.repository.served()]
         self._log.info("ready", models=models, **self.addresses)
         self._on_ready(self)
@@ -224,6 +238,11 @@ def run_loop(main: Coroutine[Any, Any, T]) -> T:
     finally:
         loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()
+
+
+def warn_if_open(settings: ServerSettings, log: Log) -> None:
+    if settings.is_open:
+        log.warning("other machines can reach this server, and it asks for no token", host=settings.host)
 
 
 def _check_tls(settings: ServerSettings) -> None:

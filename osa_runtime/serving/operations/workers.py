@@ -22,7 +22,7 @@ from osa_runtime.errors import OsaError, RunError
 from osa_runtime.serving.engine.siblings import Answer, Question, Ready, Siblings
 from osa_runtime.serving.engine.statistics import Snapshot
 from osa_runtime.serving.logs import Log
-from osa_runtime.serving.operations.server import Server, bind, run_loop
+from osa_runtime.serving.operations.server import Server, bind, run_loop, warn_if_open
 from osa_runtime.serving.settings import ServerSettings
 
 LIVED = 10.0  # seconds after which a worker that ends is started again at once
@@ -81,6 +81,7 @@ class Workers:
             try:
                 first = await self._start_first()
                 if first is not None:
+                    warn_if_open(self._settings, self._log)
                     self._log.info("ready", workers=self._settings.workers, **first.addresses)
                     await self._stop.wait()
             finally:

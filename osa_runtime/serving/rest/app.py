@@ -113,11 +113,11 @@ class RestApp:
             content = await body.read(limits.body)
             connection.received()
             return await self._run(read_request(head, content, limits), head, connection, body)
-        async with self.engine.parsing.room(size + limits.body if head.is_packed else size):
-            content = await body.read(limits.body)
+        async with self.engine.large.room(size + limits.body if head.is_packed else size) as place:
+            async with place.receiving(lambda: body.received):
+                content = await body.read(limits.body)
             connection.received()
-            submit = self.engine.parsing.submit
-            request = await submit(len(content), read_request, head, content, limits, model.check_shapes)
+            request = await self.engine.large.submit(read_request, head, content, limits, model.check_shapes)
             del content  # the request has what it needs of it
             return await self._run(request, head, connection, body)
 

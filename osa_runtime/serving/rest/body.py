@@ -9,12 +9,16 @@ from osa_runtime.serving.refusals import TooLarge
 
 
 class Body:
-    """``announced`` is its length; None when it comes in chunks. ``unread`` until the last byte has come."""
+    """``announced`` is its length; None when it comes in chunks. ``unread`` until the last byte has come.
+
+    ``received`` counts the bytes that have come.
+    """
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
         self.announced: int | None = None
         self.unread = True
+        self.received = 0
 
     def expect(self, announced: int | None) -> None:
         self.announced = announced
@@ -33,7 +37,8 @@ class Body:
                 raise ClientDisconnect
             chunk = message.get("body", b"")
             self.unread = message.get("more_body", False)
-            if len(content) + len(chunk) > limit:
+            self.received += len(chunk)
+            if self.received > limit:
                 raise body_too_large(limit)
             if not content and not self.unread:
                 return chunk

@@ -1,212 +1,30 @@
-"""Hostile clients over REST: each is refused with a 4xx, and nobody else feels it."""
+"""Hostile connections and heads over REST: each is refused with a 4xx or cut off, and nobody else feels it."""
 
 from __future__ import annotations
 
 import contextlib
-import gzip
-import http.client
 import json
-import os
 import shutil
-import signal
 import socket
 import subprocess
 import time
-import zlib
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
 from canary import Target
-
-Exported = Callable[[str, str], Path]
-TENSOR: dict[str, Any] = {"name": "images", "datatype": "FP32", "shape": [1, 1, 8, 8]}
-HOST = "Host: 127.0.0.1\r\n"
-
-
-@pytest.fixture(scope="module")
-def running(exported: Exported) -> Iterator[Target]:
-    with Target(exported("vit", "onnx"), "--timeout", "3", "--max-connections", "40") as target:
-        yield target
-
-
-@pytest.fixture(scope="module")
-def open_ended(exported: Exported, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    """The same model beside one that takes batches of any size, so that large bodies can be valid."""
-    home = tmp_path_factory.mktemp("open-ended")
-    shutil.copytree(exported("vit", "onnx"), home / "vit-onnx")
-    shutil.copytree(home / "vit-onnx", home / "large")
-    with Target(home / "vit-onnx", home / "large", "--max-batch", "1000000") as target:
-        yield target
-
-
-@pytest.fixture
-def target(running: Target) -> Iterator[Target]:
-    with running.watched():
-        yield running
-
-
-@pytest.fixture
-def large(open_ended: Target) -> Iterator[Target]:
-    with open_ended.watched():
-        yield open_ended
-
-
-def connect(target: Target) -> socket.socket:
-    host, _, port = target.server.http.partition(":")
-    return socket.create_connection((host, int(port)), 30)
-
-
-def send(target: Target, raw: bytes) -> bytes:
-    """All that the server says to these bytes until it closes."""
-    with connect(target) as sock:
-        with contextlib.suppress(ConnectionError):  # it may have closed before the last byte
-            sock.sendall(raw)
-        return sock.makefile("rb").read()
-
-
-def head(target: Target, *headers: str, path: str = "", method: str = "POST") -> bytes:
-    path = path or f"/v2/models/{target.model}/infer"
-    lines = "".join(f"{header}\r\n" for header in headers)
-    return f"{method} {path} HTTP/1.1\r\n{HOST}{lines}Connection: close\r\n\r\n".encode()
-
-
-def infer(target: Target, body: bytes | dict[str, Any], *headers: str) -> bytes:
-    content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return send(target, head(target, f"Content-Length: {len(content)}", *headers) + content)
-
-
-def tensor(**fields: Any) -> dict[str, Any]:
-    return {"inputs": [TENSOR | {"data": [0.5] * 64} | fields]}
-
-
-def status(answer: bytes) -> int:
-    assert answer.startswith(b"HTTP/1.1 "), answer[:100]
-    return int(answer[9:12])
-
-
-def is_refused(answer: bytes) -> bool:
-    return 400 <= status(answer) < 500 and answer.count(b"HTTP/1.1 ") == 1
-
-
-VALID = json.dumps(tensor()).encode()
-
-
-def test_the_canary_notices_a_server_that_stands_still(running: Target) -> None:
-    with pytest.raises(AssertionError, match="answers later than"), running.watched():
-        os.kill(running.server.process.pid, signal.SIGSTOP)
-        time.sleep(0.7)
-        os.kill(running.server.process.pid, signal.SIGCONT)
-
-
-def test_a_valid_request_is_answered(target: Target) -> None:
-    assert status(infer(target, VALID)) == 200
-
-
-MILLION, HUGE = 1_000_000, 10**4000
-BODIES: dict[str, Callable[[], bytes]] = {
-    "numbers for 64": lambda: json.dumps(tensor(data=[0.5] * MILLION)).encode(),
-    "whole numbers for 64": lambda: json.dumps(tensor(data=[1] * MILLION)).encode(),
-    "strings": lambda: json.dumps(tensor(data=["x" * 50] * MILLION)).encode(),
-    "one long string": lambda: json.dumps(tensor(data=["x" * 20 * MILLION])).encode(),
-    "a long number": lambda: (
-        b'{"inputs":[{"name":"images","datatype":"FP32","shape":[1],"data":[' + b"1" * MILLION + b"]}]}"
-    ),
-    "nulls": lambda: json.dumps(tensor(data=[None] * MILLION)).encode(),
-    "empty lists": lambda: json.dumps(tensor(data=[[]] * MILLION)).encode(),
-    "objects": lambda: json.dumps(tensor(data=[{}] * MILLION)).encode(),
-    "deep lists": lambda: b'{"inputs":' + b"[" * MILLION,
-    "deep objects": lambda: b'{"a":' * MILLION,
-    "an unknown field": lambda: json.dumps(tensor() | {"x": [[1, 2]] * MILLION}).encode()[:-1],
-    "inputs": lambda: json.dumps({"inputs": [TENSOR | {"data": []}] * 100_000}).encode(),
-    "outputs": lambda: json.dumps(tensor() | {"outputs": [{"name": "logits"}] * 400_000}).encode(),
-    "parameters": lambda: json.dumps(tensor() | {"parameters": {str(i): i for i in range(MILLION)}}).encode(),
-    "a long name": lambda: json.dumps(tensor(name="n" * 20 * MILLION)).encode(),
-    "a long id": lambda: json.dumps(tensor() | {"id": "\U0001f40d" + "i" * 20 * MILLION}).encode(),
-    "a long datatype": lambda: json.dumps(tensor(datatype="F" * 20 * MILLION)).encode(),
-    "axes": lambda: json.dumps(tensor(shape=[1] * MILLION)).encode(),
-    "spaces": lambda: b" " * 20 * MILLION + VALID[:-1],
-    "zeros": lambda: bytes(20 * MILLION),
-}
-
-
-@pytest.mark.parametrize("case", BODIES)
-def test_large_bodies_are_refused_by_their_length(target: Target, case: str) -> None:
-    assert is_refused(infer(target, BODIES[case]()))
-
-
-@pytest.mark.parametrize("case", BODIES)
-def test_packed_bodies_are_unpacked_no_further_than_the_model_needs(target: Target, case: str) -> None:
-    packed = gzip.compress(BODIES[case](), 6)
-    assert is_refused(infer(target, packed, "Content-Encoding: gzip"))
-
-
-@pytest.mark.parametrize("case", BODIES)
-def test_large_bodies_that_could_be_valid_hold_nobody_up(large: Target, case: str) -> None:
-    packed = zlib.compress(BODIES[case](), 1)
-    assert is_refused(infer(large, packed, "Content-Encoding: deflate"))
-
-
-@pytest.mark.parametrize(
-    ("shape", "value"), [([1, 1, 8, 8], b"0.5"), ([10 * MILLION], b"0.5"), ([10 * MILLION, 1], b"[1]")], ids=str
+from rest_attack import (
+    HOST,
+    VALID,
+    Exported,
+    connect,
+    head,
+    infer,
+    is_refused,
+    send,
+    status,
 )
-def test_many_large_bodies_wait_for_each_other(large: Target, shape: list[int], value: bytes) -> None:
-    values = b"[" + (value + b",") * (10 * MILLION - 1) + value + b"]"
-    body = json.dumps(tensor(shape=shape, data=0)).encode().replace(b'"data": 0', b'"data": ' + values)
-    with ThreadPoolExecutor(6) as pool:
-        assert all(map(is_refused, pool.map(infer, [large] * 6, [body] * 6)))
-
-
-FIELDS: dict[str, dict[str, Any]] = {
-    "an empty and huge axes": tensor(shape=[0, 2**40, 2**40], data=[]),
-    "many axes beside an empty one": tensor(shape=[0, *[2000] * 15], data=[]),
-    "huge axes": tensor(shape=[2**62, 2**62, 2**62]),
-    "an axis of many digits": tensor(shape=[HUGE]),
-    "a negative axis": tensor(shape=[-1, 1, 8, 8]),
-    "too many rows": tensor(shape=[33, 1, 8, 8], data=[0.5] * 33 * 64),
-    "no rows": tensor(shape=[0, 1, 8, 8], data=[]),
-    "a number beyond float32": tensor(data=[1e39] * 64),
-    "numbers beyond the model": tensor(data=[3e38] * 64),
-    "a whole number of many digits": tensor(data=[HUGE] * 64),
-    "a long timeout": tensor() | {"parameters": {"timeout": -HUGE}},
-    "a timeout that is a text": tensor() | {"parameters": {"timeout": "x" * 10_000}},
-    "classes beyond number": tensor() | {"outputs": [{"name": "logits", "parameters": {"classification": -HUGE}}]},
-    "a binary size of many digits": {"inputs": [TENSOR | {"parameters": {"binary_data_size": HUGE}}]},
-    "an unknown output": tensor() | {"outputs": [{"name": "n" * 10_000}]},
-    "an unknown input": tensor(name="n" * 10_000),
-}
-
-
-@pytest.mark.parametrize("case", FIELDS)
-def test_fields_that_cannot_be_are_refused(target: Target, case: str) -> None:
-    answer = infer(target, FIELDS[case])
-    assert is_refused(answer)
-    assert len(answer) < 2000  # what was received is not sent back
-
-
-def test_a_long_timeout_is_the_servers(target: Target) -> None:
-    assert status(infer(target, tensor() | {"parameters": {"timeout": HUGE}})) == 200
-
-
-BROKEN: dict[str, tuple[str, bytes]] = {
-    "no gzip": ("gzip", b"nonsense"),
-    "gzip that ends early": ("gzip", gzip.compress(VALID)[:-9]),
-    "gzip in gzip": ("gzip", gzip.compress(gzip.compress(VALID))),
-    "two members": ("gzip", gzip.compress(VALID) + gzip.compress(VALID)),
-    "another encoding": ("br", VALID),
-    "two encodings": ("gzip, gzip", gzip.compress(gzip.compress(VALID))),
-}
-
-
-@pytest.mark.parametrize("case", BROKEN)
-def test_broken_packing_is_refused(target: Target, case: str) -> None:
-    encoding, body = BROKEN[case]
-    assert is_refused(infer(target, body, f"Content-Encoding: {encoding}"))
-
 
 HEADS: dict[str, tuple[bytes, int]] = {
     "many headers": (b"".join(b"x-%d: y\r\n" % i for i in range(101)), 431),
@@ -406,32 +224,6 @@ def test_a_place_that_is_not_used_goes_to_someone_else(target: Target) -> None:
             stack.enter_context(connect(target))
         time.sleep(1.2)
         assert status(infer(target, VALID)) == 200
-
-
-@pytest.mark.parametrize("kind", ["json", "binary"])
-def test_a_flood_of_bad_values_slows_nobody(target: Target, kind: str) -> None:
-    """NaN, Inf, values that overflow, and good ones beside them; all at once."""
-    image = np.full((1, 1, 8, 8), np.nan if kind == "binary" else 3e38, np.float32)
-    if kind == "binary":
-        part = json.dumps({"inputs": [TENSOR | {"parameters": {"binary_data_size": 256}}]}).encode()
-        headers = {"Inference-Header-Content-Length": str(len(part))}
-        body = part + image.tobytes()
-    else:
-        headers, body = {}, json.dumps(tensor(data=image.ravel().tolist())).encode()
-    end, found = time.monotonic() + 1.5, set()
-
-    def flood() -> None:
-        with contextlib.closing(http.client.HTTPConnection(target.server.http, timeout=30)) as connection:
-            while time.monotonic() < end:
-                connection.request("POST", f"/v2/models/{target.model}/infer", body, headers)
-                answer = connection.getresponse()
-                answer.read()
-                found.add(answer.status)
-
-    with ThreadPoolExecutor(8) as pool:
-        for client in [pool.submit(flood) for _ in range(8)]:
-            client.result(30)
-    assert found == {400 if kind == "binary" else 422}
 
 
 @pytest.mark.parametrize(
