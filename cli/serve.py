@@ -96,7 +96,7 @@ def serve(
     """Serve exported models over the Open Inference Protocol (KServe V2): REST, gRPC, and a page for people.
 
     Requests that come while the model is busy are run together. Without --token-file everyone who reaches the
-    address may ask; it is this machine alone by default. SIGTERM finishes what was taken and leaves with 0.
+    address may ask; it is this machine alone by default. SIGTERM finishes what was taken and exits with 0.
 
     [bold]Examples[/bold]
 

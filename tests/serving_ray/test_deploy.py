@@ -33,8 +33,7 @@ from small_models import SIZES, feeds
 Exported = Callable[[str, str], Path]
 
 pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not os.environ.get("OSA_TEST_RAY_ALL"), reason="takes long; run: make test-ray"),
+    pytest.mark.ray,
     pytest.mark.usefixtures("alone"),
 ]
 

@@ -41,13 +41,14 @@ class HttpServer(uvicorn.Server):
     """
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        create = functools.partial(
-            self.config.http_protocol_class, config=self.config, server_state=self.server_state, app_state={}
-        )
-        limit = {"ssl_handshake_timeout": HANDSHAKE} if self.config.ssl else {}
-        loop, config = asyncio.get_running_loop(), self.config
+        config, loop = self.config, asyncio.get_running_loop()
+        limit = HANDSHAKE if config.ssl else None
+        protocol: Any = config.http_protocol_class
+        create = functools.partial(protocol, config=config, server_state=self.server_state, app_state={})
         self.servers = [
-            await loop.create_server(create, sock=sock, ssl=config.ssl, backlog=config.backlog, **limit)
+            await loop.create_server(
+                create, sock=sock, ssl=config.ssl, ssl_handshake_timeout=limit, backlog=config.backlog
+            )
             for sock in sockets or ()
         ]
         self.started = True
