@@ -93,11 +93,14 @@ def read_memory(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def _held_up(*pids: int, all_threads: bool) -> float:
-    """Seconds that the threads of processes, or their main threads, were ready to run and had to wait for a core."""
+def _held_up(*pids: int) -> float:
+    """Seconds that threads of these processes were ready to run and had to wait for a core.
+
+    Of all their threads: one that waits may hold the interpreter's lock, or what gRPC has to say.
+    """
     total = 0
     for pid in pids:
-        for file in Path(f"/proc/{pid}/task").glob("*/schedstat" if all_threads else f"{pid}/schedstat"):
+        for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
             with contextlib.suppress(OSError):  # the thread has just ended
                 total += int(file.read_text().split()[1])
     return total / 1e9
@@ -127,7 +130,7 @@ class Canary:
     def ask(self, number: int) -> dict[str, Any]:
         """Most questions come over what is kept; every fifth is a probe over a new connection."""
         by_grpc = number % 3 == 0
-        before, asked = _held_up(os.getpid(), self._pid, all_threads=by_grpc), time.monotonic()
+        before, asked = _held_up(os.getpid(), self._pid), time.monotonic()
         try:
             if number % 5 == 0:
                 fault = self._check() if by_grpc else self._probe(number)
@@ -138,7 +141,7 @@ class Canary:
         except (OSError, http.client.HTTPException, grpc.RpcError) as error:
             fault = repr(error)
         seconds = time.monotonic() - asked
-        machine = _held_up(os.getpid(), self._pid, all_threads=by_grpc) - before
+        machine = _held_up(os.getpid(), self._pid) - before
         memory = read_memory(self._pid)
         by = "gRPC" if by_grpc else "REST"
         return {"asked": asked, "by": by, "seconds": seconds, "machine": machine, "memory": memory, "fault": fault}

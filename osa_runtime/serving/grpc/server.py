@@ -62,7 +62,7 @@ def _options(engine: Engine) -> dict[str, Any]:
         "grpc.absolute_max_metadata_size": METADATA,
         "grpc.max_concurrent_streams": min(STREAMS, limits.connections),
         "grpc.max_allowed_incoming_connections": limits.connections + SPARE,
-        "grpc.server_handshake_timeout_ms": int(HANDSHAKE * 1e3),
+        "grpc.server_handshake_timeout_ms": int(min(HANDSHAKE, settings.batching.timeout) * 1e3),
         "grpc.max_connection_idle_ms": int(IDLE * 1e3),
         "grpc.keepalive_time_ms": int(PING * 1e3),
         "grpc.keepalive_timeout_ms": int(PONG * 1e3),

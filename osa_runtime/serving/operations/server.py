@@ -40,14 +40,17 @@ class HttpServer(uvicorn.Server):
     Its connections would have a minute for the TLS handshake, during which no limit counts them.
     """
 
+    def __init__(self, config: uvicorn.Config, longest: float) -> None:
+        super().__init__(config)
+        self._handshake = min(HANDSHAKE, longest) if config.is_ssl else None
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         config, loop = self.config, asyncio.get_running_loop()
-        limit = HANDSHAKE if config.ssl else None
         protocol: Any = config.http_protocol_class
         create = functools.partial(protocol, config=config, server_state=self.server_state, app_state={})
         self.servers = [
             await loop.create_server(
-                create, sock=sock, ssl=config.ssl, ssl_handshake_timeout=limit, backlog=config.backlog
+                create, sock=sock, ssl=config.ssl, ssl_handshake_timeout=self._handshake, backlog=config.backlog
             )
             for sock in sockets or ()
         ]
@@ -112,7 +115,7 @@ class Server:
         if sock is None:
             return None
         app = RestApp(self.engine, guard)
-        server = HttpServer(_http_config(self._settings, app))
+        server = HttpServer(_http_config(self._settings, app), self._settings.batching.timeout)
         task = asyncio.create_task(server.serve([sock]))
         while not server.started:
             if task.done():

@@ -213,7 +213,7 @@ class HttpConnection(asyncio.Protocol):
         if not size or not before or size <= before - TAKEN:
             self._unsent = (size, now)
             return False
-        return now - since > STALL
+        return now - since > min(STALL, self._longest)
 
 
 class _Held:

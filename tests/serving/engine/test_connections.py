@@ -147,9 +147,21 @@ def test_plain_text_on_a_port_with_tls_takes_no_place(
 ) -> None:
     chain, key = certificate
     with ServerProcess(
-        exported("vit", "onnx"), "--max-connections", "1", "--tls-certificate", chain, "--tls-key", key
+        exported("vit", "onnx"),
+        "--max-connections",
+        "1",
+        "--timeout",
+        "2",
+        "--tls-certificate",
+        chain,
+        "--tls-key",
+        key,
     ) as server:
         host, _, port = server.http.partition(":")
+        with socket.create_connection((host, int(port)), 30) as silent:  # a handshake that never comes
+            began = time.monotonic()
+            assert silent.recv(1) == b""
+            assert time.monotonic() - began < 8
         with socket.create_connection((host, int(port)), 30) as sock:
             sock.sendall(b"GET /v2 HTTP/1.1\r\n\r\n")
             sock.makefile("rb").read()

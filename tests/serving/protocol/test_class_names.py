@@ -60,7 +60,7 @@ def test_the_page_is_told_the_names(server: ServerProcess) -> None:
     ("names", "shown"), [(CLASSES, CLASSES), ((), ("class 0", "class 1", "class 2")), (("a",), ("class 0",))]
 )
 def test_the_page_draws_the_names(names: tuple[str, ...], shown: tuple[str, ...], checkout: Path) -> None:
-    page = (checkout / "osa_runtime" / "serving" / "page.html").read_text()
+    page = (checkout / "osa_runtime" / "serving" / "rest" / "page.html").read_text()
     bars = re.search(r"^function bars.*?^}", page, re.DOTALL | re.MULTILINE)
     assert bars is not None
     command = ["node", "-e", bars[0] + DRAW, json.dumps(names)]

@@ -56,7 +56,7 @@ BODIES: dict[str, Callable[[], bytes]] = {
     "an unknown field": lambda: json.dumps(tensor() | {"x": [[1, 2]] * MILLION}).encode()[:-1],
     "inputs": lambda: json.dumps({"inputs": [TENSOR | {"data": []}] * 100_000}).encode(),
     "outputs": lambda: json.dumps(tensor() | {"outputs": [{"name": "logits"}] * 400_000}).encode(),
-    "parameters": lambda: json.dumps(tensor() | {"parameters": {str(i): i for i in range(MILLION)}}).encode(),
+    "parameters": lambda: VALID[:-1] + b',"parameters":{%b}}' % b",".join(b'"%d":0' % i for i in range(MILLION)),
     "a long name": lambda: json.dumps(tensor(name="n" * 20 * MILLION)).encode(),
     "a long id": lambda: json.dumps(tensor() | {"id": "\U0001f40d" + "i" * 20 * MILLION}).encode(),
     "a long datatype": lambda: json.dumps(tensor(datatype="F" * 20 * MILLION)).encode(),
@@ -73,7 +73,7 @@ def test_large_bodies_are_refused_by_their_length(target: Target, case: str) -> 
 
 @pytest.mark.parametrize("case", BODIES)
 def test_packed_bodies_are_unpacked_no_further_than_the_model_needs(target: Target, case: str) -> None:
-    packed = gzip.compress(BODIES[case](), 6)
+    packed = gzip.compress(BODIES[case](), 1)
     assert is_refused(infer(target, packed, "Content-Encoding: gzip"))
 
 

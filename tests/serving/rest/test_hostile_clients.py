@@ -204,7 +204,7 @@ def test_who_does_not_read_loses_his_place(target: Target) -> None:
                 left = left or request * 100
                 with contextlib.suppress(TimeoutError):
                     left = left[sock.send(left) :]
-    assert 9 < time.monotonic() - began < 25
+    assert 2 < time.monotonic() - began < 15  # --timeout is 3
 
 
 @pytest.mark.parametrize("what", [b"", b"GET /v2 HT", b"POST /v2/models/x/infer HTTP/1.1\r\nHost: x\r\n"], ids=len)
