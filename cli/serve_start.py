@@ -65,7 +65,7 @@ def show_addresses(server: Server) -> None:
 
 
 def show_calls(engine: Engine, origin: str) -> None:
-    """How the first model is asked; the page has the same for all of them."""
+    """Print calls of the first model; the page has the same for all of them."""
     from osa_runtime.serving.protocol.example_calls import example_calls
 
     for model in engine.repository.served()[:1]:

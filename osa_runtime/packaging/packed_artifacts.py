@@ -1,4 +1,4 @@
-"""What every package has in common: named artifacts, checked and copied into a folder that is ours to replace."""
+"""Steps that all packages share: named artifacts, checked and copied into a folder that is ours to replace."""
 
 from __future__ import annotations
 

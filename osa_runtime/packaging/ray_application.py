@@ -35,7 +35,7 @@ SERVICER = "osa_runtime.serving_ray.grpc_stubs.add_servicer"  # that module impo
 
 @dataclass(frozen=True)
 class RayAddresses:
-    """Where each machine of the cluster takes requests; ``grpc_port`` None leaves gRPC out."""
+    """Addresses at which each machine of the cluster takes requests; ``grpc_port`` None leaves gRPC out."""
 
     host: str = "0.0.0.0"
     http_port: int = 8000
@@ -73,7 +73,7 @@ def config_text(options: RayOptions, addresses: RayAddresses) -> str:
 
 
 def arguments(options: RayOptions) -> dict[str, Any]:
-    """What ``RayOptions.read`` takes."""
+    """Arguments for ``RayOptions.read``."""
     found = dataclasses.asdict(options)
     for name in NOT_HERE:
         del found["server"][name]

@@ -60,7 +60,7 @@ class TritonPythonModel:
         feeds = self._plan.with_mask(tensors)
         arrays = self._session.check(feeds)
         check_finite_inputs(arrays)
-        return Job(arrays, self._plan.extent(arrays), _nobody_waits, arrived=0.0, deadline=math.inf)
+        return Job(arrays, self._plan.extent(arrays), _ignore, arrived=0.0, deadline=math.inf)
 
     def _groups(self, jobs: Sequence[Job]) -> list[list[Job]]:
         """Requests that may share a run: Triton hands over lengths that are too different to be padded."""
@@ -90,7 +90,7 @@ class TritonPythonModel:
 
 
 def _threads(config: Mapping[str, Any]) -> int:
-    """What the configuration says, or this instance's share of the cores, of which one is left to Triton itself."""
+    """Threads from the configuration, or this instance's share of the cores, of which one is left to Triton itself."""
     chosen = config.get("parameters", {}).get("threads", {}).get("string_value")
     if chosen is not None:
         return int(chosen)
@@ -99,5 +99,5 @@ def _threads(config: Mapping[str, Any]) -> int:
     return max(1, (cores - 1) // instances)
 
 
-def _nobody_waits(job: Job) -> None:
+def _ignore(job: Job) -> None:
     """Triton waits for the whole batch, so that nothing happens when one job of it is done."""

@@ -119,7 +119,7 @@ LEFT_OUT = ("numpy", f"{PACKAGE.name}.runtime.torch_session", *(f"{PACKAGE.name}
 
 
 def runtime_files() -> list[Path]:
-    """What the model imports, directly or not, inside of functions too. Only ONNX models are packed, so no torch."""
+    """Files that the model imports, directly or not, also in functions. Only ONNX models are packed, so no torch."""
     finder = ModuleFinder([str(PACKAGE.parent)], excludes=LEFT_OUT)
     finder.import_hook(MODEL)
     ours = [module for name, module in finder.modules.items() if name.split(".")[0] == PACKAGE.name]

@@ -50,7 +50,7 @@ NOT_HERE = {  # settings of a server that mean nothing in a replica
     "tls_key": "TLS is for a proxy in front of Ray",
     "watch": "it would reach one replica; deploy the application again for a new version",
     "workers": "replicas are Ray's processes",
-    "token": "whoever reads the config file would know it; token_file names the file that holds it",
+    "token": "every reader of the config file would know it; token_file names the file that holds it",
 }
 STARTS = 3  # that may fail before the deployment is given up
 HEALTH_PERIOD = 5.0  # seconds

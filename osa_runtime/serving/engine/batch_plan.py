@@ -1,4 +1,4 @@
-"""How requests of one model share a batch: which axis grows, which axis is padded, and what must be equal.
+"""The plan by which requests of one model share a batch: which axis grows, which is padded, what must be equal.
 
 Requests are joined along the first axis when it is dynamic and has the same name in every input and output. When the
 model has a mask, sequences of different length are padded with zeros and the mask with False, which no other token
@@ -22,7 +22,7 @@ MAX_STRETCH = 2  # longer ones are padded to no more than this many times their 
 
 
 class Extent(NamedTuple):
-    """What of a request decides its place in a batch; ``apart`` has one for itself."""
+    """The sizes that decide which batch a request joins; ``apart`` gives it one of its own."""
 
     rows: int
     length: int = 0

@@ -24,7 +24,7 @@ from osa_runtime.serving.settings import BatchSettings
 
 SWEEP = 0.05  # seconds between two looks for requests that have waited too long
 BRIEF = 0.001  # seconds; a run that takes less does not go to the thread; under load batches grow, and it does
-BRIEF_ALONE = 0.005  # the same while nobody else is there who would have to wait
+BRIEF_ALONE = 0.005  # the same while no other client would have to wait
 STEP = 0.05  # by which the usual time of a run follows the last one
 
 
@@ -106,7 +106,7 @@ class Batcher:
             self._idle.set()
 
     def _take(self) -> list[Job]:
-        """The oldest request and those behind it that fit its batch; whoever does not fit keeps its place."""
+        """The oldest request and those behind it that fit its batch; the others keep their places."""
         now = time.perf_counter()
         if len(self._waiting) == 1 and not self._waiting[0].done and now < self._waiting[0].deadline:
             return [self._waiting.popleft()]

@@ -17,10 +17,10 @@ SIGN = "Sign it with `osa verify ARTIFACT --against CHECKPOINT --certify --sign 
 
 
 def check_certificate(artifact: Artifact, trusted_keys: Sequence[Path] = ()) -> None:
-    """Raise unless a certificate beside the model says that it is right, and was made for these very files.
+    """Raise unless a certificate next to the model says that it is right, and was made for these very files.
 
     Where there are trusted keys, one of them must have signed it. Its hashes are compared with the manifest's here, and
-    the files with the manifest's by whoever loads them.
+    the files with the manifest's when they are loaded.
     """
     path = artifact.folder / CERTIFICATE_FILE
     certificate = read_certificate(path)

@@ -1,4 +1,4 @@
-"""How many connections are open, and how many may be: each holds memory and a file descriptor."""
+"""The number of open connections and its limit: each holds memory and a file descriptor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from osa_runtime.serving.refusals import Unavailable
 
 LINGER = 2.0  # seconds that a client who is refused may go on sending
 SWEEP = 0.25  # seconds between two looks for connections whose time is over
-TOLD = 64  # connections beyond the limit, where probes are answered and others told so; a new one ends the oldest
+MAX_REFUSED = (
+    64  # connections beyond the limit, where probes are answered and others told so; a new one ends the oldest
+)
 UNUSED = 1.0  # seconds after which a connection that asks nothing gives its place to one that may
 
 
@@ -47,7 +49,7 @@ class Connections:
 
     @property
     def overrun(self) -> bool:
-        return self.refused > TOLD
+        return self.refused > MAX_REFUSED
 
     def refusal(self) -> Unavailable:
         return Unavailable(f"The server has {self.most} connections open, its limit; try again later.")

@@ -70,7 +70,7 @@ class NonFiniteError(BadRequest):
 
 @dataclass(slots=True)
 class Outcome:
-    """What happened to a batch; the answers are in its jobs, except those that are to be run ``again``, apart."""
+    """The course of a batch; the answers are in its jobs, except those that are to be run ``again``, apart."""
 
     started: float
     phases: Phases = field(default_factory=Phases)
@@ -99,7 +99,7 @@ def _execute(run: Run, plan: BatchPlan, jobs: Sequence[Job], outcome: Outcome) -
             _execute(run, plan, half, outcome)
         return
     if suspects and len(jobs) == 1:
-        _blame(jobs[0])
+        _refuse_nonfinite(jobs[0])
     elif suspects:
         outcome.retried = True
         outcome.again += suspects
@@ -125,7 +125,7 @@ def _run_together(run: Run, plan: BatchPlan, jobs: Sequence[Job], phases: Phases
     return suspects
 
 
-def _blame(job: Job) -> None:
+def _refuse_nonfinite(job: Job) -> None:
     """Values that are not finite are an error of the request that caused them, unless it allows them."""
     if job.allow_nonfinite:
         return

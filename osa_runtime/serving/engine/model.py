@@ -31,7 +31,7 @@ from osa_runtime.serving.settings import BatchSettings, Limits, ServerSettings
 
 WARM_UP_ROWS = (1, 2)
 VALUE_TEXT = 64  # bytes that a value takes in a request at most: as JSON, one on a line
-REST_OF_BODY = 64 << 10  # bytes beside the values
+REST_OF_BODY = 64 << 10  # bytes next to the values
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def _load(artifact: Artifact, settings: ServerSettings) -> Session:
 
 
 def read_fingerprint(folder: Path) -> str:
-    """What changes whenever the artifact does: its manifest holds the hashes of all files but the certificate's."""
+    """A hash that changes with the artifact: its manifest holds the hashes of all files but the certificate's."""
     digest = hashlib.sha256()
     try:
         digest.update((folder / MANIFEST_FILE).read_bytes())
@@ -131,7 +131,7 @@ class ServedModel:
         if not all_finite(arrays):
             if not allow_nonfinite:
                 check_finite_inputs(arrays)
-            extent = extent._replace(apart=True)  # whatever it gives, nobody shares it
+            extent = extent._replace(apart=True)  # no other request shares what comes out
         self._check_rows(extent.rows)
         return Job(arrays, extent, on_done, allow_nonfinite=allow_nonfinite, **times)
 

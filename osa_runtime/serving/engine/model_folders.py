@@ -1,4 +1,4 @@
-"""Which folders hold models, and in which versions. No name from a request ever becomes a path.
+"""Folders that hold models, and their versions. No name from a request ever becomes a path.
 
 ARTIFACT                     the model ARTIFACT's folder name, version 1
 DIR/NAME/manifest.json       the model NAME of a repository, version 1
@@ -70,7 +70,7 @@ def _versions(folder: Path, root: Path) -> Versions:
 
 
 def _inside(path: Path, root: Path) -> bool:
-    """A link out of the repository is no model of it."""
+    """A link out of the repository is not one of its models."""
     return path.resolve().is_relative_to(root)
 
 

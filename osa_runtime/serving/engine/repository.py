@@ -154,7 +154,7 @@ class Repository:
                     self._log.warning("reload failed; the old version serves on", model=name, reason=str(error))
 
     def _changed(self, name: str, entry: Entry) -> bool:
-        """Whether a look at the disk would find anything else than the last one; a folder that has gone is none."""
+        """Whether the files differ from those of the last load; a folder that has gone does not count."""
         found = _fingerprints(self._newest(self._folders.versions(name)))
         return bool(found) and found != entry.seen
 

@@ -1,4 +1,4 @@
-"""What a worker hears from its parent, and how it asks the other workers through it."""
+"""Messages between a worker and its parent, which passes questions on to the other workers."""
 
 from __future__ import annotations
 

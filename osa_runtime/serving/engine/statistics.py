@@ -196,7 +196,7 @@ class Snapshot:
         )
 
     def past(self) -> Snapshot:
-        """What remains of a process that has ended: what it counted, not what it was doing."""
+        """The part that outlives its process: what it counted, not what it was doing."""
         return Snapshot(self.pages, most=self.most)
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Tracing:
-    """``active`` is false where nobody would see the spans, and then nothing is spent on them."""
+    """``active`` is false where no one would see the spans; then they cost nothing."""
 
     def __init__(self) -> None:
         self._tracer: Any = None

@@ -167,7 +167,7 @@ class GrpcService:
         return self.engine.repository.find(message.name, message.version)
 
     def refusal(self, error: BaseException) -> Refusal:
-        """What the client is told; what nobody expected goes to the log."""
+        """The refusal that the client receives; unexpected errors go to the log."""
         if not isinstance(error, OsaError):
             text = "".join(traceback.format_exception(error))
             self.engine.log.error("request failed unexpectedly", traceback=text)

@@ -1,4 +1,4 @@
-"""What the protocol tells about the server and its models, as plain objects that REST sends and gRPC parses."""
+"""Descriptions of the server and its models in the protocol's terms, as objects that REST sends and gRPC parses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a served model is asked, ready to be copied: for curl and for Python, with the model's own inputs."""
+"""Calls of a served model, ready to be copied: for curl and for Python, with the model's own inputs."""
 
 from __future__ import annotations
 

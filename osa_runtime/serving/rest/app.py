@@ -166,7 +166,7 @@ async def _packed(headers: Headers, content: bytes, encoding: str | None) -> tup
 
 
 async def _send(send: Send, status: int, headers: Headers, content: bytes, unread_by: Any) -> None:
-    """Where a body is still coming, the connection ends with the answer."""
+    """Send the answer, and end the connection if a body is still coming."""
     headers.append((b"content-length", b"%d" % len(content)))
     if unread_by is not None:
         headers.append((b"connection", b"close"))

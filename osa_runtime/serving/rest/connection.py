@@ -93,7 +93,7 @@ class HttpConnection(asyncio.Protocol):
                 self.inner.data_received(data)
 
     def _start(self, data: bytes) -> bytes:
-        """What comes while the head is not complete: all of it, or a refusal."""
+        """Check data that arrives before the head is complete, and return it."""
         if self._phase is Phase.IDLE:
             self._phase, self._since = Phase.HEAD, self._loop.time()
         if data.count(b" HTTP/1.") > MAX_PIPELINED:
@@ -121,7 +121,7 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def alone(self) -> bool:
-        """Whether nobody else is there who would have to wait."""
+        """Whether no other client would have to wait."""
         return self._connections.open == 1
 
     def begin(self) -> None:
@@ -258,7 +258,7 @@ def _without_upgrade(data: bytes, end: int) -> bytes:
 
 
 def protocol_factory(connections: Connections, longest: float) -> Any:
-    """What uvicorn takes as its HTTP protocol."""
+    """A protocol class for uvicorn."""
 
     def create(*, app_state: dict[str, Any], **arguments: Any) -> asyncio.Protocol:
         connection = HttpConnection(connections, longest)

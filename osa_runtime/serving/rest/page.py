@@ -33,7 +33,7 @@ def page_response() -> Response:
 
 
 async def page_details(engine: Engine) -> dict[str, Any]:
-    """What the page shows beyond the protocol: named axes, the exported settings, orthogonality, latency."""
+    """Details for the page beyond the protocol: named axes, the exported settings, orthogonality, latency."""
     token, figures = engine.settings.token is not None, await engine.snapshot()
     return {"models": [_details(model, figures, token) for model in engine.repository.served()]}
 

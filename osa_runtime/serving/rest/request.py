@@ -60,7 +60,7 @@ PARAMETERS: msgspec.json.Decoder[Any] = msgspec.json.Decoder(dict[str, bool | in
 
 @dataclass(slots=True, frozen=True)
 class RequestHead:
-    """What target and headers say about the body and the answer."""
+    """Everything that target and headers say about the body and the answer."""
 
     model: str
     version: str
@@ -87,7 +87,7 @@ class InputEntry:
 
 @dataclass(slots=True, frozen=True)
 class Layout:
-    """All but the raw bytes of a request. Shared by requests with the same JSON part: nobody changes it."""
+    """All but the raw bytes of a request. Shared by requests with the same JSON part, so it is never changed."""
 
     inputs: tuple[InputEntry, ...]
     outputs: list[RequestedOutput]
@@ -188,7 +188,7 @@ def _read_body(text: bytes | bytearray) -> _Body:
 
 
 def _value(raw: Raw, what: str, decoder: msgspec.json.Decoder[Any] = ANYTHING) -> Any:
-    """What a short text means; None when it is absent."""
+    """The value of a short text; None when it is absent."""
     if raw is ABSENT:
         return None
     size = len(memoryview(raw))

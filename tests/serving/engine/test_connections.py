@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from osa_runtime.serving.engine.connections import TOLD, Connections
+from osa_runtime.serving.engine.connections import MAX_REFUSED, Connections
 from osa_runtime.serving.grpc.server import SPARE
 from serving_process import ServerProcess
 
@@ -120,7 +120,7 @@ def test_a_flood_of_connections_disturbs_nobody_who_is_inside(small: ServerProce
     with contextlib.closing(http.client.HTTPConnection(small.http, timeout=30)) as inside:
         wait_for_open(inside, 1)
         with contextlib.ExitStack() as stack:
-            for _ in range(3 * TOLD):
+            for _ in range(3 * MAX_REFUSED):
                 with contextlib.suppress(ConnectionError):
                     stack.enter_context(socket.create_connection((host, int(port)), 30))
             wait_for_open(inside, MOST)
@@ -132,14 +132,14 @@ def test_a_flood_of_connections_disturbs_nobody_who_is_inside(small: ServerProce
 def test_those_beyond_are_counted_until_they_have_gone() -> None:
     connections = Connections(1)
     assert connections.enter()
-    refused = [connections.enter() for _ in range(TOLD + 1)]
+    refused = [connections.enter() for _ in range(MAX_REFUSED + 1)]
     assert not any(refused)
     assert connections.overrun
     connections.leave(False)
     assert not connections.overrun
     connections.leave(True)
     assert connections.enter()
-    assert (connections.open, connections.refused) == (1, TOLD)
+    assert (connections.open, connections.refused) == (1, MAX_REFUSED)
 
 
 def test_plain_text_on_a_port_with_tls_takes_no_place(
