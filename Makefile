@@ -46,13 +46,13 @@ test: $(STAMP) ## run all tests
 	$(TEST_ENV) $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 test-long: $(STAMP) ## verify all sabotaged and 200 honest artifacts of all configurations, formats and lengths (half an hour)
-	$(TEST_ENV) $(BIN)/python -m pytest $(PYTEST_ARGS) -m "long or not long" tests/verification/test_sabotages.py tests/verification/test_honest.py
+	$(TEST_ENV) $(BIN)/python -m pytest $(PYTEST_ARGS) -m "long or not long" tests/verification/test_sabotages.py tests/verification/test_honest.py tests/test_readme.py
 
 test-ray: $(STAMP) ## run all tests with Ray Serve, the long ones too, in .venv-ray
-	$(TEST_ENV) OSA_TEST_RAY_ALL=1 $(BIN)/python -m pytest tests/serving_ray
+	$(TEST_ENV) $(BIN)/python -m pytest -m "ray or not ray" tests/serving_ray
 
 fuzz: $(STAMP) ## send many odd requests to the server, other ones each time (EXAMPLES=500 per call)
-	$(TEST_ENV) OSA_FUZZ_EXAMPLES=$(or $(EXAMPLES),500) $(BIN)/python -m pytest tests/serving/test_fuzz.py
+	$(TEST_ENV) OSA_FUZZ_EXAMPLES=$(or $(EXAMPLES),500) $(BIN)/python -m pytest tests/serving/rest/test_fuzz.py
 
 lint: $(STAMP) ## check style, layers and types
 	$(BIN)/ruff check

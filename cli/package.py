@@ -77,8 +77,8 @@ def triton(
 
     [cyan]osa package triton digits-onnx --out models --backend python --instances 2[/cyan]
     """
+    from osa_runtime.packaging.triton_config import TritonSettings
     from osa_runtime.packaging.triton_repository import package_triton
-    from osa_runtime.packaging.triton_settings import TritonSettings
 
     settings = TritonSettings(
         backend=backend,

@@ -97,8 +97,7 @@ def ray(
     from osa_runtime.cli.serve_start import check_packages
 
     check_packages(grpc=False)
-    from osa_runtime.packaging.ray_application import MODELS, package_ray
-    from osa_runtime.packaging.ray_config import RayAddresses
+    from osa_runtime.packaging.ray_application import MODELS, RayAddresses, package_ray
     from osa_runtime.serving.settings import BatchSettings, ServerSettings, is_loopback
     from osa_runtime.serving_ray.options import RayOptions
 

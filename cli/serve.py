@@ -96,7 +96,7 @@ def serve(
     """Serve exported models over the Open Inference Protocol (KServe V2): REST, gRPC, and a page for people.
 
     Requests that come while the model is busy are run together. Without --token-file everyone who reaches the
-    address may ask; it is this machine alone by default. SIGTERM finishes what was taken and leaves with 0.
+    address may ask; it is this machine alone by default. SIGTERM finishes what was taken and exits with 0.
 
     [bold]Examples[/bold]
 
@@ -109,8 +109,8 @@ def serve(
     [cyan]osa serve digits-onnx --host 0.0.0.0 --token-file token[/cyan]
     """
     from osa_runtime.cli.serve_start import run_server
-    from osa_runtime.serving.bearer_token import read_token
-    from osa_runtime.serving.certificates import check_keys
+    from osa_runtime.serving.engine.certificates import check_keys
+    from osa_runtime.serving.guard import read_token
     from osa_runtime.serving.settings import MEGABYTE, BatchSettings, Limits, ServerSettings
 
     check_keys(trusted_key or [])

@@ -11,8 +11,8 @@ import typer
 from osa_runtime.errors import InputError, MissingDependencyError
 
 if TYPE_CHECKING:
-    from osa_runtime.serving.engine import Engine
-    from osa_runtime.serving.server import Server
+    from osa_runtime.serving.engine.engine import Engine
+    from osa_runtime.serving.operations.server import Server
     from osa_runtime.serving.settings import ServerSettings
 
 PACKAGES = ("starlette", "uvicorn", "httptools", "orjson", "prometheus_client")
@@ -24,13 +24,13 @@ def run_server(settings: ServerSettings, log_level: str, log_requests: bool) -> 
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its lines are no JSON, and peers can cause as many as they like
     check_packages(grpc=settings.grpc_port is not None)
     from osa_runtime.serving.logs import LEVELS, Log
-    from osa_runtime.serving.server import Server, run_loop
+    from osa_runtime.serving.operations.server import Server, run_loop
 
     if log_level not in LEVELS:
         raise InputError(f"--log-level is {log_level!r}, expected {', '.join(LEVELS)}.")
 
     if settings.workers > 1:
-        from osa_runtime.serving.workers import LogOptions, run_workers
+        from osa_runtime.serving.operations.workers import LogOptions, run_workers
 
         run_workers(settings, LogOptions(log_level, log_requests), show_addresses)
         return
@@ -65,8 +65,8 @@ def show_addresses(server: Server) -> None:
 
 
 def show_calls(engine: Engine, origin: str) -> None:
-    """How the first model is asked; the page has the same for all of them."""
-    from osa_runtime.serving.example_calls import example_calls
+    """Print calls of the first model; the page has the same for all of them."""
+    from osa_runtime.serving.protocol.example_calls import example_calls
 
     for model in engine.repository.served()[:1]:
         calls = example_calls(model.name, model.interface, origin, token=engine.settings.token is not None)

@@ -10,6 +10,7 @@ import contextlib
 import http.client
 import json
 import os
+import queue
 import subprocess
 import sys
 import threading
@@ -18,7 +19,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
+from tritonclient.grpc import service_pb2 as pb
 
 from serving_process import ServerProcess
 
@@ -34,7 +37,7 @@ class Target:
         self.model = folder.name
         self.server = ServerProcess(folder, *options)
         pid = self.server.process.pid
-        command = [sys.executable, __file__, self.server.http, str(folder), str(pid), token]
+        command = [sys.executable, __file__, self.server.http, self.server.grpc, str(folder), str(pid), token]
         self._canary = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.questions: list[dict[str, Any]] = []
         self._changed = threading.Condition()
@@ -65,7 +68,7 @@ class Target:
         asked = self.questions[max(0, before - 1) :]
         assert [q["fault"] for q in asked if q["fault"]] == []
         late = [q for q in asked if q["seconds"] - q["machine"] > LATEST]
-        assert late == [], f"answers later than {LATEST} s"
+        assert late == [], f"answers later than {LATEST} s: {late}"
         most = max(q["memory"] for q in asked)
         assert most - self.memory < MORE_MEMORY, f"{most >> 20} MB, {self.memory >> 20} MB at the start"
         assert self.server.process.poll() is None
@@ -91,33 +94,57 @@ def read_memory(pid: int) -> int:
 
 
 def _held_up(*pids: int) -> float:
-    """Seconds that the main threads of processes were ready to run, and had to wait for a core."""
-    return sum(int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[1]) for pid in pids) / 1e9
+    """Seconds that threads of these processes were ready to run and had to wait for a core.
+
+    Of all their threads: one that waits may hold the interpreter's lock, or what gRPC has to say.
+    """
+    total = 0
+    for pid in pids:
+        for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+            with contextlib.suppress(OSError):  # the thread has just ended
+                total += int(file.read_text().split()[1])
+    return total / 1e9
 
 
 class Canary:
-    def __init__(self, address: str, folder: Path, pid: int, token: str) -> None:
+    """Both its connection of REST and its stream of gRPC are kept, so that they have their places in any attack."""
+
+    def __init__(self, address: str, grpc_address: str, folder: Path, pid: int, token: str) -> None:
         from osa_runtime import load
 
-        self._address, self._pid = address, pid
+        self._address, self._grpc_address, self._pid, self._model = address, grpc_address, pid, folder.name
         self._images = np.random.default_rng(7).standard_normal((8, 1, 8, 8)).astype(np.float32)
         session = load(folder, threads=1)
         self._logits = [session.run({"images": self._images[i : i + 1]})["logits"] for i in range(8)]
         self._path = f"/v2/models/{folder.name}/infer"
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._kept = http.client.HTTPConnection(address, timeout=30)
+        self._messages: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        metadata = [("authorization", f"Bearer {token}")] if token else []
+        stream = self._channel().stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
+        self._answers = stream(iter(self._messages.get, None), metadata=metadata)
+
+    def _channel(self) -> Any:
+        return grpc.insecure_channel(self._grpc_address, [("grpc.use_local_subchannel_pool", 1)])
 
     def ask(self, number: int) -> dict[str, Any]:
-        """Most questions come over one connection; every fifth is a probe over a new one."""
+        """Most questions come over what is kept; every fifth is a probe over a new connection."""
+        by_grpc = number % 3 == 0
         before, asked = _held_up(os.getpid(), self._pid), time.monotonic()
         try:
-            fault = self._probe(number) if number % 5 == 0 else self._infer(number % 8, binary=number % 2 == 0)
-        except (OSError, http.client.HTTPException) as error:
+            if number % 5 == 0:
+                fault = self._check() if by_grpc else self._probe(number)
+            elif by_grpc:
+                fault = self._stream(number % 8)
+            else:
+                fault = self._infer(number % 8, binary=number % 2 == 0)
+        except (OSError, http.client.HTTPException, grpc.RpcError) as error:
             fault = repr(error)
         seconds = time.monotonic() - asked
         machine = _held_up(os.getpid(), self._pid) - before
         memory = read_memory(self._pid)
-        return {"asked": asked, "seconds": seconds, "machine": machine, "memory": memory, "fault": fault}
+        by = "gRPC" if by_grpc else "REST"
+        return {"asked": asked, "by": by, "seconds": seconds, "machine": machine, "memory": memory, "fault": fault}
 
     def _probe(self, number: int) -> str:
         path = "/v2/health/live" if number % 2 else "/v2/health/ready"
@@ -125,6 +152,20 @@ class Canary:
             connection.request("GET", path)
             answer = connection.getresponse()
             return "" if answer.status == 200 else f"{path}: {answer.status} {answer.read()!r}"
+
+    def _check(self) -> str:
+        with self._channel() as channel:
+            answer = channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=30, wait_for_ready=True)
+        return "" if answer == b"\x08\x01" else f"health: {answer!r}"
+
+    def _stream(self, number: int) -> str:
+        request = pb.ModelInferRequest(model_name=self._model, raw_input_contents=[self._images[number].tobytes()])
+        request.inputs.add(name="images", datatype="FP32", shape=[1, 1, 8, 8])
+        self._messages.put(request.SerializeToString())
+        answer = pb.ModelStreamInferResponse.FromString(next(self._answers))
+        if answer.error_message:
+            return answer.error_message
+        return self._compare(number, np.frombuffer(answer.infer_response.raw_output_contents[0], np.float32))
 
     def _infer(self, number: int, *, binary: bool) -> str:
         image = self._images[number]
@@ -137,13 +178,15 @@ class Canary:
         content = answer.read()
         if answer.status != 200:
             return f"{answer.status} {content!r}"
-        given = np.array(json.loads(content)["outputs"][0]["data"])
+        return self._compare(number, np.array(json.loads(content)["outputs"][0]["data"]))
+
+    def _compare(self, number: int, given: Any) -> str:
         return "" if np.allclose(given, self._logits[number].ravel(), rtol=1e-4, atol=1e-5) else f"wrong: {given}"
 
 
-def main(address: str, folder: str, pid: str, token: str) -> None:
+def main(address: str, grpc_address: str, folder: str, pid: str, token: str) -> None:
     """Ask until standard input is closed; a line of JSON for each question."""
-    canary, end = Canary(address, Path(folder), int(pid), token), threading.Event()
+    canary, end = Canary(address, grpc_address, Path(folder), int(pid), token), threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), end.set()), daemon=True).start()
     number = 0
     while not end.wait(PAUSE):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import signal
@@ -43,11 +42,11 @@ NEVER_RUN = ("osa data fetch", "make ")  # the network, all of this again
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trained", [False, True], ids=["without training", "whole"])
+@pytest.mark.parametrize(
+    "trained", [pytest.param(False, id="without training"), pytest.param(True, id="whole", marks=pytest.mark.long)]
+)
 def test_the_tour_works_letter_by_letter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained: bool) -> None:
     """Every block of the README in order, in one folder; without training, a checkpoint is there from the start."""
-    if trained and not os.environ.get("OSA_TEST_TOUR"):
-        pytest.skip("trains for more than a minute; set OSA_TEST_TOUR=1")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(wide_sweep, "SECONDS", 0.5)  # whatever verify does with its time, its own tests show
     if not trained:

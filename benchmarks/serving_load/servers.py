@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from osa_runtime.benchmarking.machine import ContentionWatch
+from osa_runtime.packaging.triton_config import TritonSettings
 from osa_runtime.packaging.triton_repository import package_triton
-from osa_runtime.packaging.triton_settings import TritonSettings
 
 HERE = Path(__file__).resolve().parent
 # The code that installs and starts a real tritonserver is that of the packaging tests.

@@ -1,4 +1,4 @@
-"""Exported models packed for servers that nobody here wrote. No torch, no onnx.
+"""Exported models packed for other servers. No torch, no onnx.
 
 triton_repository      a folder that NVIDIA's Triton serves: its layout, its samples, its configuration
 ray_application        a folder that Ray Serve deploys: models and a config file

@@ -1,4 +1,4 @@
-"""What every package has in common: named artifacts, checked and copied into a folder that is ours to replace."""
+"""Steps that all packages share: named artifacts, checked and copied into a folder that is ours to replace."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from osa_runtime.artifact import MANIFEST_FILE, Artifact
 from osa_runtime.errors import ArtifactError, InputError, StorageError
 from osa_runtime.parity.certificate import CERTIFICATE_FILE
-from osa_runtime.serving.model_folders import NAME
+from osa_runtime.serving.engine.model_folders import NAME
 
 MARKER = "osa-package.json"
 

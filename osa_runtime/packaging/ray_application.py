@@ -10,19 +10,76 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from osa_runtime import __version__
 from osa_runtime.atomic import atomic_folder, check_replaceable
+from osa_runtime.errors import InputError
 from osa_runtime.packaging.packed_artifacts import MARKER, check_apart, copy_artifact, name_artifacts, open_onnx
-from osa_runtime.packaging.ray_config import RayAddresses, config_text
-from osa_runtime.serving.engine import Engine
+from osa_runtime.serving.engine.engine import Engine
 from osa_runtime.serving.logs import Log
-from osa_runtime.serving.settings import ServerSettings
-from osa_runtime.serving_ray.options import RayOptions
-from osa_runtime.serving_ray.packed_models import packed_models
+from osa_runtime.serving.settings import ServerSettings, is_loopback
+from osa_runtime.serving_ray.options import NOT_HERE, RayOptions, packed_models
+
+HOST = re.compile(r"[\w.:-]+", re.ASCII)
+ROUTE = re.compile(r"/|(/[\w.~-]+)+", re.ASCII)
+APPLICATION = "osa"
+IMPORT_PATH = "osa_runtime.serving_ray.app:build"
+SERVICER = "osa_runtime.serving_ray.grpc_stubs.add_servicer"  # that module imports gRPC, which packing does not need
+
+
+@dataclass(frozen=True)
+class RayAddresses:
+    """Addresses at which each machine of the cluster takes requests; ``grpc_port`` None leaves gRPC out."""
+
+    host: str = "0.0.0.0"
+    http_port: int = 8000
+    grpc_port: int | None = 8001
+    route: str = "/"
+    location: str = "EveryNode"
+
+    def __post_init__(self) -> None:
+        for name, port in (("http_port", self.http_port), ("grpc_port", self.grpc_port)):
+            if port is not None and not 1 <= port <= 65535:
+                raise InputError(f"{name}={port}: expected 1 to 65535.")
+        if self.http_port == self.grpc_port:
+            raise InputError(f"http_port={self.http_port} and grpc_port={self.grpc_port} are the same; choose two.")
+        if not HOST.fullmatch(self.host):
+            raise InputError(f"host={self.host!r}: expected an address such as 0.0.0.0.")
+        if not ROUTE.fullmatch(self.route):
+            raise InputError(f"route={self.route!r}: expected / or a path such as /digits.")
+
+
+def config_text(options: RayOptions, addresses: RayAddresses) -> str:
+    grpc = {"port": addresses.grpc_port, "grpc_servicer_functions": [SERVICER]}
+    application = {
+        "name": APPLICATION,
+        "route_prefix": addresses.route,
+        "import_path": IMPORT_PATH,
+        "args": arguments(options),
+    }
+    config = {
+        "proxy_location": addresses.location,
+        "http_options": {"host": addresses.host, "port": addresses.http_port},
+        **({} if addresses.grpc_port is None else {"grpc_options": grpc}),
+        "applications": [application],
+    }
+    return json.dumps(config, indent=2, ensure_ascii=False, default=os.fspath) + "\n"
+
+
+def arguments(options: RayOptions) -> dict[str, Any]:
+    """Arguments for ``RayOptions.read``."""
+    found = dataclasses.asdict(options)
+    for name in NOT_HERE:
+        del found["server"][name]
+    del found["server"]["limits"]["connections"]
+    return found
+
 
 CONFIG, MODELS = "serve.json", "models"
 
@@ -58,8 +115,9 @@ def package_ray(
             (models / model / str(version)).mkdir(parents=True)
             copy_artifact(artifact, models / model / str(version))
         shown = asyncio.run(_rehearse(models, options.server))
-        options = dataclasses.replace(options, packed=packed_models(models))
-        (temporary / CONFIG).write_text(config_text(options, addresses or RayAddresses()), encoding="utf-8")
+        addresses = addresses or RayAddresses()
+        options = dataclasses.replace(options, packed=packed_models(models), loopback=is_loopback(addresses.host))
+        (temporary / CONFIG).write_text(config_text(options, addresses), encoding="utf-8")
         (temporary / MARKER).write_text(_description(options), encoding="utf-8")
     return PackedApplication(out / CONFIG, shown)
 

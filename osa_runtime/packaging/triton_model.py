@@ -16,10 +16,9 @@ from osa_runtime.environment import usable_cores
 from osa_runtime.errors import InputError, OsaError
 from osa_runtime.runtime.input_checks import check_finite_inputs
 from osa_runtime.runtime.session import load
-from osa_runtime.serving.batch_plan import BatchPlan
-from osa_runtime.serving.execution import execute
-from osa_runtime.serving.job import Job
-from osa_runtime.serving.messages import Array
+from osa_runtime.serving.engine.batch_plan import BatchPlan
+from osa_runtime.serving.engine.execution import Job, execute
+from osa_runtime.serving.engine.messages import Array
 
 
 class TritonPythonModel:
@@ -59,7 +58,7 @@ class TritonPythonModel:
         feeds = self._plan.with_mask(tensors)
         arrays = self._session.check(feeds)
         check_finite_inputs(arrays)
-        return Job(arrays, self._plan.extent(arrays), _nobody_waits, arrived=0.0, deadline=math.inf)
+        return Job(arrays, self._plan.extent(arrays), _ignore, arrived=0.0, deadline=math.inf)
 
     def _groups(self, jobs: Sequence[Job]) -> list[list[Job]]:
         """Requests that may share a run: Triton hands over lengths that are too different to be padded."""
@@ -89,7 +88,7 @@ class TritonPythonModel:
 
 
 def _threads(config: Mapping[str, Any]) -> int:
-    """What the configuration says, or this instance's share of the cores, of which one is left to Triton itself."""
+    """Threads from the configuration, or this instance's share of the cores, of which one is left to Triton itself."""
     chosen = config.get("parameters", {}).get("threads", {}).get("string_value")
     if chosen is not None:
         return int(chosen)
@@ -98,5 +97,5 @@ def _threads(config: Mapping[str, Any]) -> int:
     return max(1, (cores - 1) // instances)
 
 
-def _nobody_waits(job: Job) -> None:
+def _ignore(job: Job) -> None:
     """Triton waits for the whole batch, so that nothing happens when one job of it is done."""

@@ -7,13 +7,18 @@ REPO/NAME/1/model.onnx            the artifact, as it was exported, with its man
 REPO/NAME/1/model.py, osa_runtime/    for the python backend: what runs it
 
 ``osa serve --repository REPO`` serves the same folder.
+
+The copy of our runtime lies next to the model, so that a model runs on the very code it was packed with, whatever is
+installed there, and two models of different age run side by side. It needs numpy and ONNX Runtime.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from modulefinder import ModuleFinder
 from pathlib import Path
 
 from osa_runtime import __version__
@@ -21,9 +26,7 @@ from osa_runtime.artifact import Artifact
 from osa_runtime.atomic import atomic_folder, check_replaceable
 from osa_runtime.errors import RunError
 from osa_runtime.packaging.packed_artifacts import MARKER, check_apart, copy_artifact, name_artifacts, open_onnx
-from osa_runtime.packaging.runtime_copy import copy_runtime
-from osa_runtime.packaging.triton_config import TritonConfig
-from osa_runtime.packaging.triton_settings import TritonSettings
+from osa_runtime.packaging.triton_config import TritonConfig, TritonSettings
 from osa_runtime.packaging.warm_up import FOLDER, Feeds, write_samples
 from osa_runtime.runtime.session import load
 from osa_runtime.sample_inputs import sample_inputs, usual_sizes
@@ -106,3 +109,26 @@ def _description(packed: Sequence[PackedModel], settings: TritonSettings) -> str
         "models": {model.name: {"max_batch_size": model.max_batch} for model in packed},
     }
     return json.dumps(content, indent=2) + "\n"
+
+
+PACKAGE = Path(__file__).resolve().parent.parent
+MODEL = f"{PACKAGE.name}.packaging.triton_model"
+PROBE = PACKAGE / "runtime" / "provider_probe.py"  # a script that is run, not imported
+FACADE = ("evaluation", "models", "nn", "ops", "verification")  # what osa_runtime/__init__.py imports on demand
+LEFT_OUT = ("numpy", f"{PACKAGE.name}.runtime.torch_session", *(f"{PACKAGE.name}.{part}" for part in FACADE))
+
+
+def runtime_files() -> list[Path]:
+    """Files that the model imports, directly or not, also in functions. Only ONNX models are packed, so no torch."""
+    finder = ModuleFinder([str(PACKAGE.parent)], excludes=LEFT_OUT)
+    finder.import_hook(MODEL)
+    ours = [module for name, module in finder.modules.items() if name.split(".")[0] == PACKAGE.name]
+    return sorted([PROBE, *(Path(vars(module)["__file__"]) for module in ours)])
+
+
+def copy_runtime(folder: Path) -> None:
+    """Write ``folder/osa_runtime``."""
+    for file in runtime_files():
+        target = folder / file.relative_to(PACKAGE.parent)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, target)

@@ -57,8 +57,8 @@ def describe_nonfinite(array: Array) -> str | None:
     finite = np.isfinite(array)
     if finite.all():
         return None
-    first = tuple(int(i) for i in np.argwhere(~finite)[0])
-    return f"{int(np.count_nonzero(~finite))} NaN or Inf of {array.size} values, the first at {first}"
+    first = tuple(int(i) for i in np.unravel_index(int(finite.argmin()), array.shape))
+    return f"{array.size - int(np.count_nonzero(finite))} NaN or Inf of {array.size} values, the first at {first}"
 
 
 def _check_names(feeds: Mapping[str, Any], interface: Interface) -> None:

@@ -1,7 +1,9 @@
 """Serving exported ONNX models over the Open Inference Protocol (KServe V2), REST and gRPC. No torch, no onnx.
 
-settings → repository → model → batcher → session     the engine, which knows no network
-rest_*, http_connection                                REST around it
-grpc_*                                                 gRPC around it
-server                                                 both, with signals and draining
+operations   processes: start, signals, workers, drain
+rest, grpc   the two transports, which know nothing of each other
+protocol     tensors, descriptions and limits that both share
+engine       repository → model → batcher → session, without a network
+
+settings, refusals, guard and logs belong to all of them.
 """

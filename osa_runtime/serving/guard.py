@@ -1,13 +1,34 @@
-"""Who may ask: the bearer token, and pages of other origins kept out."""
+"""Access: the bearer token, the names of this machine, and pages of other origins.
+
+The token comes from a file or the environment, since a command line is visible to everyone on the machine.
+"""
 
 from __future__ import annotations
 
 import hmac
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from urllib.parse import urlsplit
 
+from osa_runtime.errors import InputError
 from osa_runtime.serving.refusals import Forbidden, Unauthenticated
 from osa_runtime.serving.settings import is_loopback
+
+VARIABLE = "OSA_SERVE_TOKEN"
+
+
+def read_token(path: Path | None) -> str | None:
+    if path is None:
+        return os.environ.get(VARIABLE) or None
+    try:
+        token = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"The token file {path} cannot be read: {error}") from error
+    if not token.isascii() or not token.isprintable() or " " in token or not token:
+        raise InputError(f"The token file {path} must hold one token of printable ASCII characters without spaces.")
+    return token
+
 
 # Probes of orchestrators carry no token, and the page asks for it; neither tells anything about the models.
 PROBES = frozenset({"/v2/health/live", "/v2/health/ready"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any, TextIO
 
 import orjson
@@ -45,9 +45,9 @@ class Log:
     def _write(self, level: str, event: str, fields: dict[str, Any]) -> None:
         if LEVELS.index(level) < self._least:
             return
-        time = datetime.now(timezone.utc).isoformat(timespec="milliseconds")  # noqa: UP017 - not in Python 3.10
+        time = datetime.now(UTC).isoformat(timespec="milliseconds")
         fields = {"worker": self._worker} | fields
         line = {"time": time, "level": level, "event": event} | {k: v for k, v in fields.items() if v is not None}
-        with self._lock, contextlib.suppress(OSError, ValueError):  # nobody reads the log any more; serve on
+        with self._lock, contextlib.suppress(OSError, ValueError):  # the reader of the log has gone; serve on
             self._stream.write(orjson.dumps(line, default=str).decode() + "\n")
             self._stream.flush()

@@ -1,4 +1,4 @@
-"""Why a request is not answered, with the status that REST and gRPC give it. The codes are Triton's.
+"""Reasons to refuse a request, each with its status in REST and gRPC. The codes are Triton's.
 
 Refusal (OsaError)              500  INTERNAL
 ├── BadRequest (InputError)     400  INVALID_ARGUMENT
@@ -17,6 +17,8 @@ Refusal (OsaError)              500  INTERNAL
 from __future__ import annotations
 
 from osa_runtime.errors import InputError, OsaError
+
+LONGEST_NAME = 200  # characters; a longer name from a client is cut before it is compared or repeated
 
 
 class Refusal(OsaError):
@@ -98,7 +100,7 @@ class Unavailable(Refusal):
 
 
 def shown(value: object) -> str:
-    """What was received, as a message has it: the beginning is enough."""
+    """The beginning of what was received, for a message."""
     try:
         text = repr(value[:80] if isinstance(value, (str, bytes, list)) else value)
     except ValueError:  # a whole number of thousands of digits

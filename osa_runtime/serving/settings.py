@@ -1,4 +1,4 @@
-"""What a server is told when it starts."""
+"""Settings of a server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 @dataclass(frozen=True)
 class BatchSettings:
-    """How requests of one model are put together. ``max_queue`` counts requests, ``max_batch`` rows."""
+    """Batches of one model. ``max_queue`` counts requests, ``max_batch`` rows."""
 
     max_batch: int = 32
     max_delay: float = 0.0  # seconds
@@ -31,7 +31,7 @@ class BatchSettings:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a request may weigh, in bytes, and how many connections may be open, REST and gRPC together."""
+    """Largest sizes of a request, in bytes, and the most connections, REST and gRPC together."""
 
     body: int = 64 * MEGABYTE
     tensor: int = 64 * MEGABYTE
@@ -96,7 +96,7 @@ class ServerSettings:
 
 
 def is_loopback(name: str) -> bool:
-    """Whether a name or an address leads to this very machine."""
+    """Whether a name or an address means this machine."""
     if name.lower() in LOOPBACK:
         return True
     try:

@@ -11,13 +11,12 @@ from google.protobuf.json_format import ParseDict
 from google.protobuf.message_factory import GetMessageClass
 from tritonclient.grpc import service_pb2 as pb
 
-from osa_runtime.serving.engine import Engine
-from osa_runtime.serving.grpc_service import GrpcService, Metadata
+from osa_runtime.serving.engine.engine import Engine
+from osa_runtime.serving.grpc.service import GrpcService, Metadata
 from osa_runtime.serving.guard import Guard
 from osa_runtime.serving.refusals import Unsupported
-from osa_runtime.serving.rest_body import body_too_large
-from osa_runtime.serving_ray.one_replica import check_call
-from osa_runtime.serving_ray.rest_front import server_metadata
+from osa_runtime.serving.rest.body import body_too_large
+from osa_runtime.serving_ray.rest_front import check_call, server_metadata
 
 METHODS = {method.name: method for method in pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods}
 STREAM = "ModelStreamInfer"

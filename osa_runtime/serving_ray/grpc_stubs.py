@@ -20,5 +20,5 @@ _name_homes()
 
 
 def add_servicer(servicer: Any, server: Any) -> None:
-    """What ``grpc_servicer_functions`` names in Ray's ``grpc_options``."""
+    """Named by ``grpc_servicer_functions`` in Ray's ``grpc_options``."""
     service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(servicer, server)

@@ -1,4 +1,6 @@
-"""What the application is told, which is what ``args`` holds in its config file: a server's settings and Ray's own."""
+"""The application's options, which is what ``args`` holds in its config file: a server's settings, Ray's own, and the
+hashes of the packed models, since a machine with others would answer differently.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,34 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from osa_runtime.errors import ConfigError
+from osa_runtime.artifact import MANIFEST_FILE, sha256
+from osa_runtime.errors import ArtifactError, ConfigError
 from osa_runtime.parity.typed_json import decode
-from osa_runtime.serving.bearer_token import read_token
+from osa_runtime.serving.guard import read_token
 from osa_runtime.serving.logs import LEVELS
 from osa_runtime.serving.settings import Limits, ServerSettings, check_from
+
+Packed = Mapping[str, str]
+
+
+def packed_models(repository: Path) -> dict[str, str]:
+    """``NAME/VERSION`` and the hash of its manifest, which holds the hashes of the other files."""
+    found = sorted(repository.glob(f"*/*/{MANIFEST_FILE}"))
+    return {path.parent.relative_to(repository).as_posix(): sha256(path) for path in found}
+
+
+def check_packed(repository: Path, expected: Packed) -> None:
+    found = packed_models(repository)
+    missing, more = expected.keys() - found.keys(), found.keys() - expected.keys()
+    changed = {name for name in expected.keys() & found.keys() if found[name] != expected[name]}
+    wrong = {"missing": missing, "not packed": more, "changed": changed}
+    reasons = [f"{what}: {', '.join(sorted(names))}" for what, names in wrong.items() if names]
+    if reasons:
+        raise ArtifactError(
+            f"{repository} on this machine does not hold the models that were packed ({'; '.join(reasons)}). "
+            "Copy the package here again, or deploy the config file that lies in it."
+        )
+
 
 RANGE = re.compile(r"(\d{1,6})(?::(\d{1,6}))?", re.ASCII)
 PROXIES = "Ray's proxies take the requests: http_options and grpc_options say where"
@@ -25,7 +50,7 @@ NOT_HERE = {  # settings of a server that mean nothing in a replica
     "tls_key": "TLS is for a proxy in front of Ray",
     "watch": "it would reach one replica; deploy the application again for a new version",
     "workers": "replicas are Ray's processes",
-    "token": "whoever reads the config file would know it; token_file names the file that holds it",
+    "token": "every reader of the config file would know it; token_file names the file that holds it",
 }
 STARTS = 3  # that may fail before the deployment is given up
 HEALTH_PERIOD = 5.0  # seconds
@@ -37,6 +62,7 @@ class RayOptions:
 
     server: ServerSettings  # of each replica; ``threads`` None is 1 here, and Ray counts as many CPUs
     packed: dict[str, str] = field(default_factory=dict)  # hashes that the repository's models must have
+    loopback: bool = False  # Ray's proxy listens on this machine alone, and without a token answers to its names only
     token_file: Path | None = None  # or OSA_SERVE_TOKEN in the environment of the replicas
     replicas: int | str = 1  # "MIN:MAX" scales with the load
     target_ongoing: float | None = None  # requests under way per replica that scaling aims at; half a batch if None

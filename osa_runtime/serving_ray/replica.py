@@ -6,13 +6,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from osa_runtime.errors import StorageError
-from osa_runtime.serving.engine import Engine
+from osa_runtime.serving.engine.engine import Engine
 from osa_runtime.serving.guard import Guard
 from osa_runtime.serving.logs import Log
-from osa_runtime.serving.rest_app import RestApp
+from osa_runtime.serving.rest.app import RestApp
 from osa_runtime.serving_ray.grpc_front import METHODS, STREAM, GrpcFront
-from osa_runtime.serving_ray.options import RayOptions
-from osa_runtime.serving_ray.packed_models import check_packed
+from osa_runtime.serving_ray.options import RayOptions, check_packed
 from osa_runtime.serving_ray.rest_front import RestFront
 
 
@@ -29,7 +28,7 @@ class Replica:
         except BaseException:
             await self._engine.close()
             raise
-        guard = Guard(settings.token)
+        guard = Guard(settings.token, loopback=options.loopback)
         self._rest = RestFront(RestApp(self._engine, guard), guard, self._engine.close)
         self._grpc = GrpcFront(self._engine, guard)
 

@@ -1,17 +1,50 @@
-"""REST in a replica: the embedded server's app, without what one replica cannot answer for all."""
+"""REST in a replica: the embedded server's app. What would reach one replica of several, and so be half done or half
+told, is refused with 501.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from osa_runtime.serving import descriptions
 from osa_runtime.serving.guard import Guard
-from osa_runtime.serving.refusals import Refusal
-from osa_runtime.serving.rest_response import Headers, write_error
-from osa_runtime.serving.rest_routes import json_response
-from osa_runtime.serving_ray.one_replica import check_path
+from osa_runtime.serving.protocol import descriptions
+from osa_runtime.serving.refusals import Refusal, Unsupported
+from osa_runtime.serving.rest.response import Headers, write_error
+from osa_runtime.serving.rest.routes import json_response
+
+LOADING = re.compile(r"/v2/repository/models/[^/]+/(load|unload)")
+COUNTING = re.compile(r"/metrics|/v2/models/stats|/v2/models/[^/]+(/versions/[^/]+)?/stats")
+LOADING_CALLS = frozenset({"RepositoryModelLoad", "RepositoryModelUnload"})
+COUNTING_CALLS = frozenset({"ModelStatistics"})
+
+
+def check_path(path: str) -> None:
+    if LOADING.fullmatch(path):
+        raise _loading()
+    if COUNTING.fullmatch(path):
+        raise _counting()
+
+
+def check_call(name: str) -> None:
+    if name in LOADING_CALLS:
+        raise _loading()
+    if name in COUNTING_CALLS:
+        raise _counting()
+
+
+def _loading() -> Unsupported:
+    return Unsupported(
+        "A load or unload would reach one replica of this Ray Serve application; deploy the application again instead."
+    )
+
+
+def _counting() -> Unsupported:
+    return Unsupported(
+        "One replica of this Ray Serve application cannot count for all; read Ray's own metrics, which have every one."
+    )
 
 
 class RestFront:

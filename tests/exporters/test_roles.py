@@ -15,7 +15,7 @@ from osa_runtime import OrthogonalSelfAttention, load
 from osa_runtime.exporters import export
 from osa_runtime.exporters.roles import find_roles
 from osa_runtime.interface import Interface, Roles, TensorSpec
-from osa_runtime.serving.batch_plan import BatchPlan
+from osa_runtime.serving.engine.batch_plan import BatchPlan
 from osa_runtime.verification import VerifyOptions, verify
 
 

@@ -15,8 +15,7 @@ from osa_runtime import load
 from osa_runtime.artifact import Artifact, sha256
 from osa_runtime.errors import ArtifactError, InputError, OsaError, StorageError
 from osa_runtime.packaging import ray_application
-from osa_runtime.packaging.ray_application import package_ray
-from osa_runtime.packaging.ray_config import RayAddresses
+from osa_runtime.packaging.ray_application import RayAddresses, package_ray
 from osa_runtime.serving.settings import BatchSettings, ServerSettings
 from osa_runtime.serving_ray.options import RayOptions
 

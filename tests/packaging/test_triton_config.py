@@ -13,9 +13,8 @@ import pytest
 from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import ArtifactError, InputError
 from osa_runtime.interface import Interface
-from osa_runtime.packaging.triton_config import TritonConfig
+from osa_runtime.packaging.triton_config import TritonConfig, TritonSettings
 from osa_runtime.packaging.triton_repository import package_triton
-from osa_runtime.packaging.triton_settings import TritonSettings
 
 pytest.importorskip("tritonclient.grpc")
 from google.protobuf import text_format

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from osa_runtime import load
+from osa_runtime.packaging.triton_config import TritonSettings
 from osa_runtime.packaging.triton_model import TritonPythonModel, _threads
 from osa_runtime.packaging.triton_repository import package_triton
-from osa_runtime.packaging.triton_settings import TritonSettings
 from osa_runtime.runtime import onnx_session
 from osa_runtime.runtime import session as session_module
 from small_models import feeds

@@ -14,8 +14,8 @@ import pytest
 
 import triton_process
 from osa_runtime import load
+from osa_runtime.packaging.triton_config import TritonSettings
 from osa_runtime.packaging.triton_repository import package_triton
-from osa_runtime.packaging.triton_settings import TritonSettings
 from small_models import feeds
 from triton_process import TritonProcess, TritonUnavailable, triton_home
 

@@ -16,9 +16,9 @@ from osa_runtime.artifact import Manifest
 from osa_runtime.cli.main import app
 from osa_runtime.quantization import quantize
 from osa_runtime.runtime.calibrated_ranges import CalibratedRanges
-from osa_runtime.serving.engine import Engine
+from osa_runtime.serving.engine.engine import Engine
+from osa_runtime.serving.engine.messages import InferenceRequest
 from osa_runtime.serving.logs import Log
-from osa_runtime.serving.messages import InferenceRequest
 from osa_runtime.serving.settings import ServerSettings
 from small_models import feeds
 

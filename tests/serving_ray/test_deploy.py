@@ -24,7 +24,7 @@ import osa_runtime
 from inference_load import InferenceLoad
 from osa_runtime.exporters import export_checkpoint
 from osa_runtime.models import SkiplessViT, ViTConfig, save_checkpoint
-from osa_runtime.packaging.ray_application import package_ray
+from osa_runtime.packaging.ray_application import RayAddresses, package_ray
 from osa_runtime.serving.settings import BatchSettings, ServerSettings
 from osa_runtime.serving_ray.options import RayOptions
 from ray_cluster import RayHead, replica_processes, wait_for_replicas, wait_until
@@ -33,8 +33,7 @@ from small_models import SIZES, feeds
 Exported = Callable[[str, str], Path]
 
 pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not os.environ.get("OSA_TEST_RAY_ALL"), reason="takes long; run: make test-ray"),
+    pytest.mark.ray,
     pytest.mark.usefixtures("alone"),
 ]
 
@@ -112,6 +111,30 @@ def test_a_package_is_deployed(head: RayHead, exported: Exported, tmp_path: Path
         manifest = tmp_path / "app3" / "models" / "vit" / "3" / "manifest.json"
         manifest.write_text(manifest.read_text() + " ")
         assert "does not hold the models that were packed (changed: vit/3)" in head.deploy(changed, "DEPLOY_FAILED")
+
+
+def test_a_package_runs_without_a_cluster(
+    exported: Exported, python_with_ray: Path, ray_environment: dict[str, str], tmp_path: Path
+) -> None:
+    """``serve run``, on loopback and without a token, where only names of this machine are answered."""
+    app, artifact = tmp_path / "app", exported("vit", "onnx")
+    options = RayOptions(ServerSettings(repository=app / "models"))
+    config = package_ray([artifact], app, options, RayAddresses("127.0.0.1"), name="vit").config
+    with (tmp_path / "run.txt").open("w") as said:
+        command = [python_with_ray.parent / "serve", "run", config]
+        running = subprocess.Popen(command, stdout=said, stderr=said, env=ray_environment, cwd=tmp_path)
+    try:
+        said_so_far = (tmp_path / "run.txt").read_text
+        wait_until(lambda: running.poll() is not None or bool(replica_processes()), said_so_far)
+        assert running.poll() is None, said_so_far()
+        check_answers("1", answer_of(artifact))
+        foreign = urllib.request.Request(f"http://{HTTP}/v2/models/vit", headers={"Host": "evil.example"})
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(foreign, timeout=30)
+    finally:
+        running.send_signal(signal.SIGINT)
+        running.wait(120)
+        wait_until(lambda: not replica_processes(), lambda: f"still there: {replica_processes()}")
 
 
 def check_answers(version: str, expected: Any) -> None:

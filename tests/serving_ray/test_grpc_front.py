@@ -11,7 +11,7 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
-from osa_runtime.packaging.ray_config import SERVICER
+from osa_runtime.packaging.ray_application import SERVICER
 from osa_runtime.serving.settings import Limits, ServerSettings
 from osa_runtime.serving_ray import grpc_stubs
 from osa_runtime.serving_ray.grpc_front import METHODS

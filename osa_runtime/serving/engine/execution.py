@@ -1,0 +1,142 @@
+"""One request on its way through the queue, and one batch through the model: no request suffers for another that
+shares its batch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from osa_runtime.errors import OsaError
+from osa_runtime.runtime.session import check_finite_outputs
+from osa_runtime.serving.engine.batch_plan import BatchPlan, Extent
+from osa_runtime.serving.engine.messages import Array
+from osa_runtime.serving.engine.statistics import Phases
+from osa_runtime.serving.refusals import BadRequest, Cancelled
+
+
+class Job:
+    """``on_done`` is called once, in the event loop, when ``outputs`` or ``error`` is there.
+
+    Times are seconds of ``time.perf_counter``.
+    """
+
+    __slots__ = ("allow_nonfinite", "arrived", "deadline", "done", "error", "extent", "feeds", "on_done", "outputs")
+
+    def __init__(
+        self,
+        feeds: dict[str, Array],
+        extent: Extent,
+        on_done: Callable[[Job], None],
+        *,
+        arrived: float,
+        deadline: float,
+        allow_nonfinite: bool = False,
+    ) -> None:
+        self.feeds = feeds
+        self.extent = extent
+        self.on_done = on_done
+        self.arrived = arrived
+        self.deadline = deadline
+        self.allow_nonfinite = allow_nonfinite
+        self.outputs: dict[str, Array] = {}
+        self.error: Exception | None = None
+        self.done = False
+
+    def finish(self, error: Exception | None = None) -> None:
+        """Answer, unless it was answered before: a job that timed out may still come out of a batch."""
+        if self.done:
+            return
+        self.done = True
+        self.error = error or self.error
+        self.on_done(self)
+
+    def cancel(self) -> None:
+        """The client has left; the job leaves the queue, and its place in a batch if that has not begun."""
+        self.finish(Cancelled("The client left before its answer was ready."))
+
+
+Run = Callable[[dict[str, Array]], dict[str, Array]]
+
+
+class NonFiniteError(BadRequest):
+    """The model gave NaN or Inf for finite inputs: it has no answer to them."""
+
+    status = 422
+
+
+@dataclass(slots=True)
+class Outcome:
+    """The course of a batch; the answers are in its jobs, except those that are to be run ``again``, apart."""
+
+    started: float
+    phases: Phases = field(default_factory=Phases)
+    retried: bool = False
+    again: list[Job] = field(default_factory=list)
+
+
+def execute(run: Run, plan: BatchPlan, jobs: Sequence[Job]) -> Outcome:
+    """Fill ``outputs`` or ``error`` of every job that need not be run again."""
+    outcome = Outcome(time.perf_counter())
+    _execute(run, plan, jobs, outcome)
+    return outcome
+
+
+def _execute(run: Run, plan: BatchPlan, jobs: Sequence[Job], outcome: Outcome) -> None:
+    """A value that is not finite may have disturbed the whole batch, and an error may belong to any of it."""
+    try:
+        suspects = _run_together(run, plan, jobs, outcome.phases)
+    except Exception as error:  # noqa: BLE001 - whatever it was, it belongs to one request, not to the batch
+        if len(jobs) == 1:
+            jobs[0].error = error
+            return
+        outcome.retried = True
+        middle = len(jobs) // 2
+        for half in (jobs[:middle], jobs[middle:]):
+            _execute(run, plan, half, outcome)
+        return
+    if suspects and len(jobs) == 1:
+        _refuse_nonfinite(jobs[0])
+    elif suspects:
+        outcome.retried = True
+        outcome.again += suspects
+        others = [job for job in jobs if job not in suspects]
+        if others:
+            _execute(run, plan, others, outcome)
+
+
+def _run_together(run: Run, plan: BatchPlan, jobs: Sequence[Job], phases: Phases) -> list[Job]:
+    """The jobs whose outputs are not finite."""
+    begin = time.perf_counter()
+    extents = [job.extent for job in jobs]
+    feeds = plan.join([job.feeds for job in jobs], extents)
+    joined = time.perf_counter()
+    outputs = run(feeds)
+    ran = time.perf_counter()
+    for job, part in zip(jobs, plan.split(outputs, extents), strict=True):
+        job.outputs = part
+    suspects = [] if all_finite(outputs) else [job for job in jobs if not all_finite(job.outputs)]
+    phases.join += joined - begin
+    phases.run += ran - joined
+    phases.split += time.perf_counter() - ran
+    return suspects
+
+
+def _refuse_nonfinite(job: Job) -> None:
+    """Values that are not finite are an error of the request that caused them, unless it allows them."""
+    if job.allow_nonfinite:
+        return
+    try:
+        check_finite_outputs(job.outputs)
+    except OsaError as error:
+        job.error = NonFiniteError(str(error))
+
+
+def all_finite(arrays: Mapping[str, Array]) -> bool:
+    for array in arrays.values():
+        if array.dtype.kind == "f" and not np.logical_and.reduce(np.isfinite(array), axis=None):
+            return False
+    return True

@@ -1,0 +1,145 @@
+"""Large requests of both transports: one budget for their bytes in memory, and one thread that reads them.
+
+A request takes room before its body is read, or before a message that has come is looked at, and keeps it until it is
+answered. Small requests take none of it and never wait for large ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from osa_runtime.errors import OsaError
+from osa_runtime.serving.refusals import TooSlow, Unavailable
+
+LARGE = 64 << 10  # bytes; what is smaller is read sooner than a thread takes it over
+AT_ONCE = 2  # requests of the largest size that are in memory
+AHEAD = 2  # requests of the largest size that have come and wait for room
+PATIENCE = 2.0  # seconds that a request waits before slower ones that have room must hurry
+RATE = 1 << 20  # bytes per second at which a body must come while others wait for its room
+
+T = TypeVar("T")
+
+
+class Place:
+    """The room of one request."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._since = 0.0
+        self._received: Callable[[], int] | None = None  # while the body is coming
+        self._limit: asyncio.Timeout | None = None
+
+    @contextlib.asynccontextmanager
+    async def receiving(self, received: Callable[[], int]) -> AsyncIterator[None]:
+        """While the body comes, of which ``received`` bytes are there."""
+        self._received, self._since = received, asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(None) as self._limit:
+                yield
+        except TimeoutError:
+            raise TooSlow(
+                f"The body came at less than {RATE} bytes per second while others waited; send it faster."
+            ) from None
+        finally:
+            self._received = self._limit = None
+
+    def hurry(self, now: float) -> None:
+        """End it when it is too slow for others to wait."""
+        if self._received and self._limit and now - self._since > PATIENCE + self._received() / RATE:
+            self._limit.reschedule(now)
+
+
+class LargeRequests:
+    """``largest`` is the size of the largest request, in bytes."""
+
+    def __init__(self, largest: int) -> None:
+        self._largest = largest
+        self._free = AT_ONCE * largest
+        self._held = 0  # bytes that have come and wait for room
+        self._waiting: deque[Place] = deque()
+        self._inside: set[Place] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._thread = ThreadPoolExecutor(1, "osa-serve-parsing")
+
+    @contextlib.asynccontextmanager
+    async def room(self, size: int, held: int = 0) -> AsyncIterator[Place]:
+        """Wait, in the order of arrival, until a request of ``size`` bytes may be taken in.
+
+        ``held`` bytes of it are in memory already; too many of those are refused.
+        """
+        if held and self._held + held > AHEAD * self._largest:
+            raise Unavailable(f"Requests of {self._held} bytes together wait to be read; try again later.")
+        place = Place(size)
+        self._waiting.append(place)
+        self._held += held
+        try:
+            self._admit()
+            try:
+                await place.admitted
+            finally:
+                self._held -= held
+            yield place
+        finally:
+            place.admitted.cancel()  # where it still waits
+            if place in self._inside:
+                self._inside.remove(place)
+                self._free += size
+            self._admit()
+
+    def _admit(self) -> None:
+        while self._waiting and (self._waiting[0].admitted.done() or self._waiting[0].size <= self._free):
+            place = self._waiting.popleft()
+            if not place.admitted.done():
+                self._free -= place.size
+                self._inside.add(place)
+                place.admitted.set_result(None)
+        if self._waiting and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(PATIENCE, self._hurry)
+
+    def _hurry(self) -> None:
+        self._timer = None
+        for place in self._inside:
+            place.hurry(asyncio.get_running_loop().time())
+        self._admit()
+
+    def submit(self, read: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
+        """The result of ``read(*arguments)``, from the thread."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        # Not run_in_executor: its two futures refer to each other, and keep what was read until the next collection.
+        self._thread.submit(_work, loop, future, read, arguments)
+        return future
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def _work(loop: asyncio.AbstractEventLoop, future: asyncio.Future[T], read: Callable[..., T], given: Any) -> None:
+    if future.cancelled():
+        return
+    try:
+        settle = functools.partial(_settle, future, read(*given))
+    except Exception as error:  # noqa: BLE001 - it is raised where the result is awaited
+        if isinstance(error, OsaError):
+            error.__traceback__ = None  # its frames hold the request
+        settle = functools.partial(_settle, future, None, error)
+    with contextlib.suppress(RuntimeError):  # the loop may be closed when the process ends at once
+        loop.call_soon_threadsafe(settle)
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None = None) -> None:
+    if future.cancelled():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)

@@ -1,0 +1,180 @@
+"""A model that is being served: an open session, its queue, and what the protocol says of it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from osa_runtime.artifact import MANIFEST_FILE, Artifact, Manifest
+from osa_runtime.errors import ArtifactError
+from osa_runtime.interface import Interface
+from osa_runtime.parity.certificate import CERTIFICATE_FILE
+from osa_runtime.runtime.input_checks import check_finite_inputs, check_inputs
+from osa_runtime.runtime.session import Session, load
+from osa_runtime.sample_inputs import sample_inputs, usual_sizes
+from osa_runtime.serving.engine.batch_plan import BatchPlan
+from osa_runtime.serving.engine.batcher import Batcher
+from osa_runtime.serving.engine.certificates import check_certificate, layer_summary
+from osa_runtime.serving.engine.execution import Job, all_finite
+from osa_runtime.serving.engine.messages import Array
+from osa_runtime.serving.engine.statistics import ModelStatistics
+from osa_runtime.serving.refusals import BadRequest
+from osa_runtime.serving.settings import BatchSettings, Limits, ServerSettings
+
+WARM_UP_ROWS = (1, 2)
+VALUE_TEXT = 64  # bytes that a value takes in a request at most: as JSON, one on a line
+REST_OF_BODY = 64 << 10  # bytes next to the values
+
+
+@dataclass(frozen=True)
+class OpenedModel:
+    """A session that has been checked and warmed, in whatever thread; it takes no requests yet."""
+
+    name: str
+    version: int
+    folder: Path
+    fingerprint: str
+    session: Session
+    manifest: Manifest
+    interface: Interface
+    plan: BatchPlan
+    layers: list[dict[str, Any]]  # their orthogonality, from the certificate
+
+
+def open_model(name: str, version: int, folder: Path, settings: ServerSettings) -> OpenedModel:
+    fingerprint = read_fingerprint(folder)
+    artifact = Artifact.open(folder)
+    if artifact.manifest.format != "onnx":
+        raise ArtifactError(
+            f"{folder} is of the format {artifact.manifest.format}, which is a program; only ONNX models are served. "
+            "Export it again with `osa export --format onnx`."
+        )
+    if settings.wants_certificate:
+        check_certificate(artifact, settings.trusted_keys)
+    session = _load(artifact, settings)
+    interface = artifact.manifest.interface
+    plan, layers = BatchPlan(interface), layer_summary(artifact)
+    opened = OpenedModel(name, version, folder, fingerprint, session, artifact.manifest, interface, plan, layers)
+    _warm_up(opened)
+    return opened
+
+
+def _load(artifact: Artifact, settings: ServerSettings) -> Session:
+    """A session of the files that were checked: should any of them change meanwhile, it is an error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # the note on a fallback goes to the log
+        session = load(
+            artifact.folder,
+            settings.device,
+            threads=settings.model_threads,
+            allow_fallback=settings.allow_fallback,
+            count_squarings=True,
+        )
+    now = Artifact.open(artifact.folder)
+    if {now.manifest_sha256, session.artifact and session.artifact.manifest_sha256} != {artifact.manifest_sha256}:
+        raise ArtifactError(f"{artifact.folder} was changed while it was being loaded; load it again.")
+    if settings.wants_certificate:
+        now.check_files()  # the hashes were compared before the files were read
+    return session
+
+
+def read_fingerprint(folder: Path) -> str:
+    """A hash that changes with the artifact: its manifest holds the hashes of all files but the certificate's."""
+    digest = hashlib.sha256()
+    try:
+        digest.update((folder / MANIFEST_FILE).read_bytes())
+        with contextlib.suppress(FileNotFoundError):
+            digest.update((folder / CERTIFICATE_FILE).read_bytes())
+    except OSError as error:
+        raise ArtifactError(f"{folder / MANIFEST_FILE} cannot be read: {error}") from error
+    return digest.hexdigest()
+
+
+class ServedModel:
+    """``limits`` are the server's, and no wider than this model's largest request."""
+
+    def __init__(self, opened: OpenedModel, settings: BatchSettings, limits: Limits, book: ModelStatistics) -> None:
+        self.name, self.version, self.folder = opened.name, opened.version, opened.folder
+        self.version_text = str(opened.version)
+        self.fingerprint = opened.fingerprint
+        self.manifest, self.interface, self.plan = opened.manifest, opened.interface, opened.plan
+        self.session, self.layers = opened.session, opened.layers
+        self.book = book
+        # the range of the axis too: batches are joined from checked requests and are not checked again
+        most = min(settings.max_batch, _batch_range(opened)[1])
+        self.max_batch = most if opened.plan.can_batch else 0
+        self.batcher = Batcher(
+            opened.name, opened.session.run_checked, opened.plan, replace(settings, max_batch=most), book
+        )
+        self.limits = replace(limits, body=int(min(limits.body, _largest_body(opened, self.max_batch))))
+        optional = self.interface.optional | ({self.interface.mask} if self.interface.mask else set())
+        self._valueless = replace(self.interface, values={}, optional=optional)
+        self.output_names = frozenset(spec.name for spec in opened.interface.outputs)
+
+    def job(
+        self, feeds: dict[str, Array], on_done: Callable[[Job], None], *, allow_nonfinite: bool, **times: Any
+    ) -> Job:
+        """A request that fits the model; what does not is an InputError."""
+        feeds = self.plan.with_mask(feeds)
+        arrays = self.session.check(feeds)
+        if self.session.calibrated and self.session.calibrated.beyond(arrays):
+            self.book.beyond_calibration += 1
+        extent = self.plan.extent(arrays)
+        if not all_finite(arrays):
+            if not allow_nonfinite:
+                check_finite_inputs(arrays)
+            extent = extent._replace(apart=True)  # no other request shares what comes out
+        self._check_rows(extent.rows)
+        return Job(arrays, extent, on_done, allow_nonfinite=allow_nonfinite, **times)
+
+    def check_shapes(self, tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
+        """Refuse types and shapes that ``job`` would refuse, without the values."""
+        arrays = {name: np.broadcast_to(np.zeros((), dtype), shape) for name, (dtype, shape) in tensors.items()}
+        self._check_rows(self.plan.rows(check_inputs(arrays, self._valueless)))
+
+    def _check_rows(self, rows: int) -> None:
+        if self.max_batch and rows > self.max_batch:
+            raise BadRequest(
+                f"The request has {rows} rows; inference request batch-size must be <= {self.max_batch} "
+                f"for {self.name!r}."
+            )
+
+    async def close(self) -> None:
+        """Answer what is queued, then give the memory back."""
+        await self.batcher.close()
+        self.session.close()
+
+
+def _warm_up(opened: OpenedModel) -> None:
+    """The first runs allocate and choose kernels; no client shall wait for that."""
+    least, most = _batch_range(opened)
+    for rows in sorted({min(max(rows, least), most) for rows in WARM_UP_ROWS}):
+        opened.session.run(sample_inputs(opened.interface, usual_sizes(opened.interface, rows, length=1)))
+    if opened.session.squarings is not None:
+        opened.session.squarings.forget()
+
+
+def _batch_range(opened: OpenedModel) -> tuple[int, int]:
+    """The least and the most rows that the model takes."""
+    if not opened.plan.can_batch:
+        return 1, 1
+    limits = opened.interface.axes.get(str(opened.plan.batch_axis), {})
+    return max(1, limits.get("min", 1)), limits.get("max", sys.maxsize)
+
+
+def _largest_body(opened: OpenedModel, max_batch: int) -> float:
+    """Bytes of the largest request that can be valid; infinite where an axis has no end."""
+    ends = {name: limits.get("max", math.inf) for name, limits in opened.interface.axes.items()}
+    ends[str(opened.plan.batch_axis)] = max_batch
+    shapes = [spec.shape for spec in opened.interface.inputs]
+    sizes = [[axis if isinstance(axis, int) else ends.get(axis, math.inf) for axis in shape] for shape in shapes]
+    return REST_OF_BODY + VALUE_TEXT * sum(math.prod(shape) for shape in sizes)

@@ -1,0 +1,1 @@
+"""gRPC around the engine, on grpc.aio."""

@@ -1,0 +1,189 @@
+"""The handlers that grpc.aio calls: who may ask, how long a peer may take, and what becomes of errors.
+
+Messages arrive as bytes, and every call as a stream: so the token is checked before a message is read, the time of
+reading is limited, and parsing can leave the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection, reflection_pb2
+
+from osa_runtime.serving.engine.engine import Engine
+from osa_runtime.serving.engine.large_requests import LARGE
+from osa_runtime.serving.grpc.health import HEALTH, WHOLE, GrpcHealth
+from osa_runtime.serving.grpc.messages import parse_message
+from osa_runtime.serving.grpc.service import OPEN_CALLS, SERVICE, GrpcService, Metadata
+from osa_runtime.serving.guard import Guard
+from osa_runtime.serving.refusals import LONGEST_NAME, BadRequest, TooLarge, TooSlow, Unavailable, Unsupported
+
+IDLE = 75.0  # seconds that a stream may be silent, as a connection of REST
+LAST_MESSAGES = 0.25  # seconds after the server began to stop, for what a stream has sent by then
+MOST_METADATA = 100
+LONGEST_ERROR = 1000  # characters; it travels in a header
+CHECK = f"{HEALTH}/Check"
+# The messages of both versions are the same; newer tools ask for v1 first.
+REFLECTIONS = (reflection.SERVICE_NAME, "grpc.reflection.v1.ServerReflection")
+
+Unary = Callable[[bytes, Metadata], Awaitable[Any]]
+Streaming = Callable[[AsyncIterator[bytes], Metadata], AsyncGenerator[Any, None]]
+
+
+class GrpcCalls(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types
+    def __init__(self, engine: Engine, guard: Guard) -> None:
+        self._engine = engine
+        self._service, self._health = GrpcService(engine, guard), GrpcHealth(engine)
+        self._longest = engine.settings.batching.timeout
+        self._reflection = reflection.aio.ReflectionServicer((SERVICE, HEALTH, reflection.SERVICE_NAME))
+        self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._handlers = {
+            f"/{SERVICE}/ModelInfer": self._unary("ModelInfer", self._service.infer),
+            f"/{SERVICE}/ModelStreamInfer": self._streaming("ModelStreamInfer", self._infer_stream),
+            f"/{HEALTH}/Check": self._unary(CHECK, self._check),
+            f"/{HEALTH}/Watch": self._streaming("Watch", self._watch),
+        }
+        for name, (kind, call) in self._service.unary.items():
+            self._handlers[f"/{SERVICE}/{name}"] = self._unary(name, functools.partial(_control, kind, call))
+        for service in REFLECTIONS:
+            self._handlers[f"/{service}/ServerReflectionInfo"] = self._streaming("Reflection", self._reflect)
+
+    def service(self, details: Any) -> Any:
+        return self._handlers.get(details.method) or self._unknown(details.method[:LONGEST_NAME])
+
+    def stop(self) -> None:
+        """End the streams once they have answered what has come."""
+        self._stopping.set_result(None)
+
+    def _unary(self, name: str, call: Unary) -> Any:
+        async def handle(_: Any, context: Any) -> Any:
+            try:
+                with self._admitted(name, context) as metadata:
+                    # no name for the message here: a call that is aborted keeps this frame for a while
+                    return (await call(await self._only(context), metadata)).SerializeToString()
+            except grpc.aio.BaseError:  # the client has left
+                raise
+            except Exception as error:  # noqa: BLE001 - becomes the call's status
+                await self._refuse(context, error)
+
+        return grpc.stream_unary_rpc_method_handler(handle)
+
+    def _streaming(self, name: str, answers: Streaming) -> Any:
+        async def handle(_: Any, context: Any) -> None:
+            try:
+                with self._admitted(name, context) as metadata:
+                    await self._write_all(context, answers(self._contents(context), metadata))
+            except grpc.aio.BaseError:
+                raise
+            except Exception as error:  # noqa: BLE001 - as above
+                await self._refuse(context, error)
+
+        return grpc.stream_stream_rpc_method_handler(handle)
+
+    def _unknown(self, method: str) -> Any:
+        async def handle(_: Any, context: Any) -> None:
+            await self._refuse(context, Unsupported(f"{method} is not part of this server."))
+
+        return grpc.stream_unary_rpc_method_handler(handle)
+
+    @contextlib.contextmanager
+    def _admitted(self, name: str, context: Any) -> Iterator[Metadata]:
+        """A call takes a place as a connection of REST does; probes need none."""
+        given = context.invocation_metadata()
+        if len(given) > MOST_METADATA:
+            raise BadRequest(f"The call has {len(given)} entries of metadata, expected at most {MOST_METADATA}.")
+        metadata = dict(given)
+        if name in OPEN_CALLS or name == CHECK:
+            yield metadata
+            return
+        self._service.check(name, metadata)
+        places = self._engine.connections
+        served = places.enter()
+        try:
+            if not served:
+                raise places.refusal()
+            yield metadata
+        finally:
+            places.leave(served)
+
+    async def _only(self, context: Any) -> bytes:
+        content = await self._read(context, self._longest)
+        if content is None:
+            raise BadRequest("The call has no message.")
+        return content
+
+    async def _read(self, context: Any, seconds: float, *until: asyncio.Future[None]) -> bytes | None:
+        """The next message; None at the end. Once ``until`` has come, only what is on its way by then."""
+        content = await _within(seconds, context.read(), f"No whole message has come for {seconds} s.", *until)
+        return None if content is grpc.aio.EOF else content
+
+    async def _write_all(self, context: Any, answers: AsyncGenerator[Any, None]) -> None:
+        async with contextlib.aclosing(answers):
+            async for answer in answers:
+                write = context.write(answer.SerializeToString())
+                await _within(self._longest, write, f"No answer was read for {self._longest} s.")
+
+    async def _contents(self, context: Any) -> AsyncIterator[bytes]:
+        while (content := await self._read(context, IDLE, self._stopping)) is not None:
+            yield content
+
+    async def _refuse(self, context: Any, error: Exception) -> None:
+        refusal = self._service.refusal(error)
+        retry = () if refusal.retry_after is None else (("retry-after", str(refusal.retry_after)),)
+        await context.abort(grpc.StatusCode[refusal.code], str(refusal)[:LONGEST_ERROR], retry)
+
+    def _infer_stream(self, contents: AsyncIterator[bytes], metadata: Metadata) -> AsyncGenerator[Any, None]:
+        return self._service.stream(contents, functools.partial(self._service.stream_answer, metadata=metadata))
+
+    async def _check(self, content: bytes, metadata: Metadata) -> Any:
+        """Without a token only about the server as a whole, as over REST."""
+        message = _read_control(health_pb2.HealthCheckRequest, content)
+        if message.service not in WHOLE:
+            self._service.check(CHECK, metadata)
+        return await self._health.check(message)
+
+    async def _watch(self, contents: AsyncIterator[bytes], _: Metadata) -> AsyncGenerator[Any, None]:
+        async for content in contents:
+            async for answer in self._health.watch(_read_control(health_pb2.HealthCheckRequest, content)):
+                yield answer
+            return
+
+    async def _reflect(self, contents: AsyncIterator[bytes], _: Metadata) -> AsyncGenerator[Any, None]:
+        async def requests() -> AsyncIterator[Any]:
+            async for content in contents:
+                yield _read_control(reflection_pb2.ServerReflectionRequest, content)
+
+        async for answer in self._reflection.ServerReflectionInfo(requests(), None):
+            yield answer
+
+
+async def _within(seconds: float, action: Awaitable[Any], late: str, *until: asyncio.Future[None]) -> Any:
+    task = asyncio.ensure_future(action)
+    try:
+        await asyncio.wait((task, *until), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done() and any(event.done() for event in until):
+            await asyncio.wait((task,), timeout=LAST_MESSAGES)
+            if not task.done():
+                raise Unavailable("The server is stopping; ask again on a new connection.")
+        if not task.done():
+            raise TooSlow(late)
+        return task.result()
+    finally:
+        task.cancel()
+
+
+async def _control(kind: Any, call: Callable[[Any], Awaitable[Any]], content: bytes, _: Metadata) -> Any:
+    return await call(_read_control(kind, content))
+
+
+def _read_control(kind: Any, content: bytes) -> Any:
+    """A message that carries no tensors."""
+    if len(content) > LARGE:
+        raise TooLarge(f"The message has {len(content)} bytes, expected at most {LARGE}.")
+    return parse_message(kind, content, LARGE)

@@ -1,0 +1,188 @@
+"""The calls of gRPC on the same engine as REST, whatever carries them: a message in, a message out, or a refusal."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+from google.protobuf.json_format import ParseDict
+from tritonclient.grpc import service_pb2 as pb
+
+from osa_runtime.errors import OsaError
+from osa_runtime.serving.engine.engine import Engine
+from osa_runtime.serving.engine.large_requests import LARGE
+from osa_runtime.serving.engine.messages import InferenceRequest
+from osa_runtime.serving.engine.model import ServedModel
+from osa_runtime.serving.engine.repository import check_load_parameters
+from osa_runtime.serving.grpc.inference import read_grpc_parameters, read_grpc_request, write_grpc_response
+from osa_runtime.serving.grpc.messages import is_packed, parse_message
+from osa_runtime.serving.guard import Guard
+from osa_runtime.serving.protocol import descriptions
+from osa_runtime.serving.protocol.request_checks import LONGEST_ID, CheckShapes
+from osa_runtime.serving.refusals import NotFound, Refusal, as_refusal
+
+SERVICE = "inference.GRPCInferenceService"
+OPEN_CALLS = frozenset({"ServerLive", "ServerReady"})  # as in REST, for probes
+STREAM_WINDOW = 64  # requests of one stream that are under way at a time
+
+Metadata = Mapping[str, str]
+Call = Callable[[Any], Awaitable[Any]]
+Check = Callable[[Any], CheckShapes]  # of a message
+
+
+class GrpcService:
+    """``unary`` has every call but inference by name, with the type of its message."""
+
+    def __init__(self, engine: Engine, guard: Guard) -> None:
+        self.engine = engine
+        self._guard = guard
+        self._max_tensor = engine.settings.limits.tensor
+        self.unary: dict[str, tuple[Any, Call]] = {
+            "ServerLive": (pb.ServerLiveRequest, self.server_live),
+            "ServerReady": (pb.ServerReadyRequest, self.server_ready),
+            "ServerMetadata": (pb.ServerMetadataRequest, self.server_metadata),
+            "ModelReady": (pb.ModelReadyRequest, self.model_ready),
+            "ModelMetadata": (pb.ModelMetadataRequest, self.model_metadata),
+            "ModelConfig": (pb.ModelConfigRequest, self.model_config),
+            "ModelStatistics": (pb.ModelStatisticsRequest, self.model_statistics),
+            "RepositoryIndex": (pb.RepositoryIndexRequest, self.repository_index),
+            "RepositoryModelLoad": (pb.RepositoryModelLoadRequest, self.load),
+            "RepositoryModelUnload": (pb.RepositoryModelUnloadRequest, self.unload),
+        }
+
+    def check(self, call: str, metadata: Metadata) -> None:
+        if call not in OPEN_CALLS:
+            self._guard.check_token(metadata.get("authorization", "").encode())
+
+    async def infer(self, source: Any, metadata: Metadata) -> Any:
+        """``source`` is a ModelInferRequest, or its bytes."""
+        _, answer = await self._ask([source], metadata)
+        if isinstance(answer, Refusal):
+            raise answer
+        return answer
+
+    async def _ask(self, source: list[Any], metadata: Metadata) -> tuple[str, Any]:
+        """The request's id, and its answer or refusal. ``source`` is emptied: large messages are not kept."""
+        identity = ""
+        try:
+            packed = isinstance(source[0], bytes) and is_packed(source[0])
+            size = len(source[0]) if isinstance(source[0], bytes) else source[0].ByteSize()
+            if size <= LARGE and not packed:
+                identity, request = self._read(source.pop())
+                return identity, await self._answer(request, metadata)
+            room = size + self.engine.largest_body if packed else size
+            async with self.engine.large.room(room, held=size):
+                identity, request = await self.engine.large.submit(self._read, source.pop(), self._check)
+                return identity, await self._answer(request, metadata)
+        except Exception as error:  # noqa: BLE001 - becomes the status of the call
+            return identity, self.refusal(error)
+
+    def _read(self, source: Any, check: Check | None = None) -> tuple[str, InferenceRequest | Refusal]:
+        """The id, and what was asked or why it cannot be: the refusal of a request in a stream carries its id."""
+        if isinstance(source, bytes):
+            source = parse_message(pb.ModelInferRequest, source, self.engine.largest_body)
+        try:
+            checked = (lambda _: None) if check is None else check(source)
+            return source.id, read_grpc_request(source, self._max_tensor, checked)
+        except Refusal as refusal:
+            return source.id[:LONGEST_ID], refusal
+
+    def _check(self, message: Any) -> CheckShapes:
+        return self.engine.repository.find(message.model_name, message.model_version).check_shapes
+
+    async def _answer(self, request: InferenceRequest | Refusal, metadata: Metadata) -> Any:
+        if isinstance(request, Refusal):
+            raise request
+        request.trace = metadata.get("traceparent", "")
+        return write_grpc_response(request, await self.engine.infer(request))
+
+    async def stream(self, messages: AsyncIterator[Any], answer: Call) -> AsyncGenerator[Any, None]:
+        """Answers come in the order of the requests; while too many are under way, no further one is read."""
+        waiting: asyncio.Queue[asyncio.Future[Any] | None] = asyncio.Queue(STREAM_WINDOW)
+        reader = asyncio.create_task(_read_stream(messages, answer, waiting))
+        try:
+            while (task := await waiting.get()) is not None:
+                yield await task
+            await reader  # raises what ended it
+        finally:
+            reader.cancel()
+            while not waiting.empty():
+                task = waiting.get_nowait()
+                if task is not None:
+                    task.cancel()
+
+    async def stream_answer(self, source: Any, metadata: Metadata) -> Any:
+        """An error is an answer, and the stream goes on."""
+        identity, answer = await self._ask([source], metadata)
+        if not isinstance(answer, Refusal):
+            return pb.ModelStreamInferResponse(infer_response=answer)
+        message = pb.ModelStreamInferResponse(error_message=str(answer))
+        message.infer_response.id = identity
+        return message
+
+    async def server_live(self, _: Any) -> Any:
+        return pb.ServerLiveResponse(live=True)
+
+    async def server_ready(self, _: Any) -> Any:
+        return pb.ServerReadyResponse(ready=self.engine.ready)
+
+    async def server_metadata(self, _: Any) -> Any:
+        return ParseDict(descriptions.server_metadata(), pb.ServerMetadataResponse())
+
+    async def model_ready(self, message: Any) -> Any:
+        try:
+            self._find(message)
+        except NotFound:
+            return pb.ModelReadyResponse(ready=False)  # as Triton answers; over REST it is an error
+        return pb.ModelReadyResponse(ready=True)
+
+    async def model_metadata(self, message: Any) -> Any:
+        return ParseDict(descriptions.model_metadata(self.engine, self._find(message)), pb.ModelMetadataResponse())
+
+    async def model_config(self, message: Any) -> Any:
+        fields = {"config": descriptions.model_config(self.engine, self._find(message))}
+        return ParseDict(fields, pb.ModelConfigResponse())
+
+    async def model_statistics(self, message: Any) -> Any:
+        fields = await descriptions.statistics(self.engine, message.name, message.version)
+        return ParseDict(fields, pb.ModelStatisticsResponse())
+
+    async def repository_index(self, message: Any) -> Any:
+        rows = await self.engine.repository.index(message.ready)
+        return ParseDict({"models": rows}, pb.RepositoryIndexResponse())
+
+    async def load(self, message: Any) -> Any:
+        check_load_parameters(dict(message.parameters))
+        await self.engine.load(message.model_name)
+        return pb.RepositoryModelLoadResponse()
+
+    async def unload(self, message: Any) -> Any:
+        read_grpc_parameters(message.parameters)
+        await self.engine.unload(message.model_name)
+        return pb.RepositoryModelUnloadResponse()
+
+    def _find(self, message: Any) -> ServedModel:
+        return self.engine.repository.find(message.name, message.version)
+
+    def refusal(self, error: BaseException) -> Refusal:
+        """The refusal that the client receives; unexpected errors go to the log."""
+        if not isinstance(error, OsaError):
+            text = "".join(traceback.format_exception(error))
+            self.engine.log.error("request failed unexpectedly", traceback=text)
+        refusal = as_refusal(error)
+        for each in (error, error.__context__, refusal):
+            if each is not None:
+                each.__traceback__ = None  # its frames hold the message, which may be large
+        return refusal
+
+
+async def _read_stream(
+    messages: AsyncIterator[Any], answer: Call, waiting: asyncio.Queue[asyncio.Future[Any] | None]
+) -> None:
+    try:
+        async for message in messages:
+            await waiting.put(asyncio.ensure_future(answer(message)))
+    finally:
+        await waiting.put(None)

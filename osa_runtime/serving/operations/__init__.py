@@ -1,0 +1,1 @@
+"""Processes: one server from start to drain, and several workers on one port."""

@@ -1,0 +1,1 @@
+"""The Open Inference Protocol, as far as REST and gRPC share it."""

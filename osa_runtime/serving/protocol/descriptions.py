@@ -1,0 +1,122 @@
+"""Descriptions of the server and its models in the protocol's terms, as objects that REST sends and gRPC parses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from osa_runtime import __version__
+from osa_runtime.artifact import TensorSpec
+from osa_runtime.serving.engine.engine import Engine
+from osa_runtime.serving.engine.model import ServedModel
+from osa_runtime.serving.engine.statistics import BatchStatistics, Duration, ModelStatistics
+from osa_runtime.serving.protocol.tensors import PROTOCOL_NAMES
+from osa_runtime.serving.refusals import NotFound
+
+PLATFORM = "onnxruntime_onnx"
+EXTENSIONS = (
+    "classification",
+    "model_configuration",
+    "model_repository",
+    "parameters",
+    "schedule_policy",
+    "statistics",
+    "binary_tensor_data",
+)
+
+
+def server_metadata() -> dict[str, Any]:
+    return {"name": "osa-runtime", "version": __version__, "extensions": list(EXTENSIONS)}
+
+
+def model_metadata(engine: Engine, model: ServedModel) -> dict[str, Any]:
+    versions = [other.version_text for other in engine.repository.served() if other.name == model.name]
+    return {
+        "name": model.name,
+        "versions": versions,
+        "platform": PLATFORM,
+        "inputs": _tensors(model.interface.inputs),
+        "outputs": _tensors(model.interface.outputs),
+    }
+
+
+def _tensors(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
+    return [{"name": s.name, "datatype": PROTOCOL_NAMES[s.dtype], "shape": _sizes(s.shape)} for s in specs]
+
+
+def _sizes(shape: Sequence[int | str]) -> list[int]:
+    return [axis if isinstance(axis, int) else -1 for axis in shape]
+
+
+def model_config(engine: Engine, model: ServedModel) -> dict[str, Any]:
+    """Triton's model configuration. With batching, dims leave the batch axis out."""
+    delay = int(engine.settings.batching.max_delay * 1e6)
+    config = {
+        "name": model.name,
+        "platform": PLATFORM,
+        "backend": "onnxruntime",
+        "version_policy": {"latest": {"num_versions": engine.settings.versions}},
+        "max_batch_size": model.max_batch,
+        "input": [_config_tensor(model, spec) | _optional(model, spec) for spec in model.interface.inputs],
+        "output": [_config_tensor(model, spec) for spec in model.interface.outputs],
+        "default_model_filename": "model.onnx",
+    }
+    parameters = model.manifest.configuration_parameters()
+    if parameters:
+        config["parameters"] = {key: {"string_value": text} for key, text in parameters.items()}
+    return config | {"dynamic_batching": {"max_queue_delay_microseconds": delay}} if model.max_batch else config
+
+
+def _config_tensor(model: ServedModel, spec: TensorSpec) -> dict[str, Any]:
+    dims = _sizes(spec.shape)[1:] if model.max_batch else _sizes(spec.shape)
+    return {"name": spec.name, "data_type": f"TYPE_{PROTOCOL_NAMES[spec.dtype]}", "dims": dims}
+
+
+def _optional(model: ServedModel, spec: TensorSpec) -> dict[str, Any]:
+    return {"optional": True} if spec.name == model.interface.mask else {}
+
+
+async def statistics(engine: Engine, name: str = "", version: str = "") -> dict[str, Any]:
+    """The statistics of one model, of one version, or of all that are loaded."""
+    if name:
+        model = engine.repository.find(name, version)  # refuses what is unknown
+        keys = [(m.name, m.version) for m in engine.repository.served() if m.name == name]
+        keys = [(model.name, model.version)] if version else keys
+    else:
+        keys = [(m.name, m.version) for m in engine.repository.served()]
+    if version and not name:
+        raise NotFound("A version was given without a model; name the model, too.")
+    figures = await engine.snapshot()
+    return {"model_stats": [_model_statistics(*key, figures.page(key)) for key in keys]}
+
+
+def _model_statistics(name: str, version: int, book: ModelStatistics) -> dict[str, Any]:
+    zero = _duration(Duration())
+    return {
+        "name": name,
+        "version": str(version),
+        "last_inference": int(book.last_inference * 1e3),
+        "inference_count": book.rows,
+        "execution_count": book.executions,
+        "inference_stats": {
+            "success": _duration(book.success),
+            "fail": _duration(book.fail),
+            "queue": _duration(book.queue),
+            **_phases(book.requests),
+            "cache_hit": zero,
+            "cache_miss": zero,
+        },
+        "batch_stats": [{"batch_size": rows, **_phases(batch)} for rows, batch in sorted(book.batches.items())],
+    }
+
+
+def _phases(batch: BatchStatistics) -> dict[str, Any]:
+    return {
+        "compute_input": _duration(batch.join),
+        "compute_infer": _duration(batch.run),
+        "compute_output": _duration(batch.split),
+    }
+
+
+def _duration(duration: Duration) -> dict[str, int]:
+    return {"count": duration.count, "ns": int(duration.seconds * 1e9)}

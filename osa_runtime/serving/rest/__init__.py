@@ -1,0 +1,1 @@
+"""REST around the engine, on uvicorn and Starlette."""

@@ -1,0 +1,192 @@
+"""The REST surface as an ASGI application: plain Starlette, since clients of this protocol send no Content-Type.
+
+Inference does without Starlette's routes: they would take longer than a small model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import traceback
+from typing import Any, NamedTuple
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from osa_runtime.errors import OsaError
+from osa_runtime.serving.engine.engine import Answer, Engine
+from osa_runtime.serving.engine.execution import Job
+from osa_runtime.serving.engine.large_requests import LARGE
+from osa_runtime.serving.engine.messages import InferenceRequest
+from osa_runtime.serving.guard import PROBES, Guard
+from osa_runtime.serving.protocol.compression import compress
+from osa_runtime.serving.refusals import BadRequest, Refusal, as_refusal
+from osa_runtime.serving.rest.body import Body, replay
+from osa_runtime.serving.rest.request import RequestHead, read_head, read_request
+from osa_runtime.serving.rest.response import Headers, write_error, write_response
+from osa_runtime.serving.rest.routes import RestRoutes, json_response
+
+CONTROL_BODY = 64 << 10  # bytes; requests other than inference are small
+REMEMBERED = 256  # heads
+WORTH_COMPRESSING = 512  # bytes; below that, compressing costs more than it saves
+ONCE = (
+    b"host",
+    b"origin",
+    b"authorization",
+    b"content-length",
+    b"content-encoding",
+    b"inference-header-content-length",
+)
+Reply = tuple[int, Headers, bytes]
+
+
+class Opened(NamedTuple):
+    """A head that was found good: how long its body is (None: it comes in chunks), and what it asks of a model."""
+
+    announced: int | None
+    inference: RequestHead | None
+
+
+class RestApp:
+    def __init__(self, engine: Engine, guard: Guard) -> None:
+        self.engine = engine
+        self._guard = guard
+        self._routes: ASGIApp = Starlette(routes=RestRoutes(engine).routes(), exception_handlers=_HANDLERS)
+        # Clients repeat their heads to the letter: what was found good once is good again.
+        self._open = functools.lru_cache(REMEMBERED)(self._check)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        connection = scope.get("state", {}).get("connection") or ForeignConnection()
+        connection.begin()
+        try:
+            await self._respond(scope, receive, send, connection)
+        except ClientDisconnect:
+            pass
+        finally:
+            connection.end()
+
+    async def _respond(self, scope: Scope, receive: Receive, send: Send, connection: Any) -> None:
+        body = Body(receive)
+        try:
+            path, target = scope["path"], scope.get("raw_path")
+            opened = self._open(scope["method"], path, target, scope["http_version"], tuple(scope["headers"]))
+            body.expect(opened.announced)
+            if not connection.served and path not in PROBES:
+                raise self.engine.connections.refusal()
+            if opened.inference is not None:
+                answer = await self._infer(opened.inference, body, connection)
+            else:
+                content = await body.read(CONTROL_BODY)
+                connection.received()
+                await self._routes(scope, replay(content), send)
+                return
+        except ClientDisconnect:
+            raise
+        except Exception as error:  # noqa: BLE001 - a bug of ours must not leave the client waiting
+            answer = self._failure(error)
+        await _send(send, *answer, unread_by=connection if body.unread else None)
+
+    def _check(
+        self, method: str, path: str, target: bytes | None, version: str, fields: tuple[tuple[bytes, bytes], ...]
+    ) -> Opened:
+        headers = dict(fields)
+        names = [name for name, _ in fields]
+        upgrade = b"upgrade" in headers and b"upgrade" in headers.get(b"connection", b"").lower()
+        if upgrade or any(names.count(name) > 1 for name in ONCE) or (b"host" not in headers and version != "1.0"):
+            raise BadRequest("The head has no host, has a header twice that may be there once, or an upgrade.")
+        self._guard.check(headers, path)
+        announced = None if b"transfer-encoding" in headers else int(headers.get(b"content-length", b"0"))
+        inference = method == "POST" and path.endswith("/infer")
+        return Opened(announced, read_head(target or path.encode(), headers) if inference else None)
+
+    async def _infer(self, head: RequestHead, body: Body, connection: Any) -> Reply:
+        model = self.engine.repository.find(head.model, head.version)
+        limits = model.limits
+        body.check(limits.body)
+        size = limits.body if body.announced is None else body.announced
+        if size <= LARGE and not head.is_packed:
+            content = await body.read(limits.body)
+            connection.received()
+            return await self._run(read_request(head, content, limits), head, connection, body)
+        async with self.engine.large.room(size + limits.body if head.is_packed else size) as place:
+            async with place.receiving(lambda: body.received):
+                content = await body.read(limits.body)
+            connection.received()
+            request = await self.engine.large.submit(read_request, head, content, limits, model.check_shapes)
+            del content  # the request has what it needs of it
+            return await self._run(request, head, connection, body)
+
+    async def _run(self, request: InferenceRequest, head: RequestHead, connection: Any, body: Body) -> Reply:
+        job, answered = self.engine.ask(request, alone=connection.alone)
+        answer = await (answered if answered.done() else connection.wait(job, answered, body))
+        if isinstance(answer, Refusal):
+            raise answer
+        headers, content = write_response(request, answer)
+        return 200, *await _packed(headers, content, head.answer_encoding)
+
+    def _failure(self, error: Exception) -> Reply:
+        if not isinstance(error, OsaError):
+            self.engine.log.error("request failed unexpectedly", traceback="".join(traceback.format_exception(error)))
+        refusal = as_refusal(error)
+        return refusal.status, *write_error(refusal)
+
+
+class ForeignConnection:
+    """For an application in a server that is not ours, which looks after its connections itself."""
+
+    served, alone = True, False
+
+    def begin(self) -> None: ...
+
+    received = end = begin
+
+    async def linger(self) -> None: ...
+
+    async def wait(self, job: Job, answered: asyncio.Future[Answer], body: Body) -> Answer:
+        left = asyncio.ensure_future(body.left())
+        await asyncio.wait((answered, left), return_when=asyncio.FIRST_COMPLETED)
+        left.cancel()
+        if not answered.done():
+            job.cancel()
+        return await answered
+
+
+async def _packed(headers: Headers, content: bytes, encoding: str | None) -> tuple[Headers, bytes]:
+    if not encoding or len(content) < WORTH_COMPRESSING:
+        return headers, content
+    headers.append((b"content-encoding", encoding.encode()))
+    if len(content) > LARGE:
+        return headers, await asyncio.to_thread(compress, content, encoding)
+    return headers, compress(content, encoding)
+
+
+async def _send(send: Send, status: int, headers: Headers, content: bytes, unread_by: Any) -> None:
+    """Send the answer, and end the connection if a body is still coming."""
+    headers.append((b"content-length", b"%d" % len(content)))
+    if unread_by is not None:
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": content, "more_body": unread_by is not None})
+    if unread_by is not None:
+        await unread_by.linger()
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def _on_error(_: Request, error: Exception) -> Response:
+    refusal = as_refusal(error)
+    headers, content = write_error(refusal)
+    return Response(content, refusal.status, {name.decode(): value.decode() for name, value in headers})
+
+
+async def _on_http_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    content = {"error": f"{error.detail}: there is no such path or method on this server."}
+    return json_response(content, error.status_code, dict(error.headers or {}))
+
+
+_HANDLERS: Any = {OsaError: _on_error, HTTPException: _on_http_error}

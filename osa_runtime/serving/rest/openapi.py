@@ -1,0 +1,225 @@
+"""The description of the REST surface at ``/openapi.json`` (OpenAPI 3.1): objects as JSON Schema, then paths."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from osa_runtime import __version__
+from osa_runtime.serving.protocol.request_checks import LONGEST_ID
+from osa_runtime.serving.protocol.tensors import BYTES, DTYPES
+
+
+def ref(name: str) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _object(required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "required": list(required), "properties": properties}
+
+
+def _list(items: Any) -> dict[str, Any]:
+    return {"type": "array", "items": items}
+
+
+TEXT = {"type": "string"}
+COUNT = {"type": "integer", "minimum": 0}
+SHAPE = _list({"type": "integer", "minimum": 0})
+# null is taken for what is left out: clients that write every field of their objects send it
+PARAMETERS = {"type": ["object", "null"], "additionalProperties": {"type": ["string", "number", "boolean"]}}
+DATA = {"type": "array", "description": "the values row by row, flat or nested"}
+DURATION = _object(("count", "ns"), count=COUNT, ns=COUNT)
+PHASES = {"compute_input": DURATION, "compute_infer": DURATION, "compute_output": DURATION}
+TENSOR = _object(
+    ("name", "datatype", "shape"), name=TEXT, datatype=TEXT, shape=_list({"type": "integer", "minimum": -1})
+)
+
+SCHEMAS: dict[str, Any] = {
+    "Error": _object(("error",), error=TEXT),
+    "Object": {"type": "object"},
+    "ServerMetadata": _object(("name", "version", "extensions"), name=TEXT, version=TEXT, extensions=_list(TEXT)),
+    "ModelMetadata": _object(
+        ("name", "versions", "platform", "inputs", "outputs"),
+        name=TEXT,
+        versions=_list(TEXT),
+        platform=TEXT,
+        inputs=_list(TENSOR),
+        outputs=_list(TENSOR),
+    ),
+    "InputTensor": _object(
+        ("name", "datatype", "shape"),
+        name=TEXT,
+        datatype={"enum": list(DTYPES)},
+        shape=SHAPE,
+        data=DATA,
+        parameters=PARAMETERS,
+    ),
+    "InferenceRequest": _object(
+        ("inputs",),
+        id={"type": "string", "maxLength": LONGEST_ID},
+        parameters=PARAMETERS,
+        inputs=_list(ref("InputTensor")),
+        outputs=_list(_object(("name",), name=TEXT, parameters=PARAMETERS)) | {"type": ["array", "null"]},
+    ),
+    "InferenceResponse": _object(
+        ("model_name", "model_version", "outputs"),
+        id=TEXT,
+        model_name=TEXT,
+        model_version=TEXT,
+        outputs=_list(
+            _object(
+                ("name", "datatype", "shape"),
+                name=TEXT,
+                datatype={"enum": [*DTYPES, BYTES]},
+                shape=SHAPE,
+                data=DATA,
+                parameters=PARAMETERS,
+            )
+        ),
+    ),
+    "Statistics": _object(
+        ("model_stats",),
+        model_stats=_list(
+            _object(
+                ("name", "version", "inference_count", "execution_count", "inference_stats", "batch_stats"),
+                name=TEXT,
+                version=TEXT,
+                last_inference=COUNT,
+                inference_count=COUNT,
+                execution_count=COUNT,
+                inference_stats=_object(
+                    ("success", "fail", "queue"), success=DURATION, fail=DURATION, queue=DURATION, **PHASES
+                ),
+                batch_stats=_list(_object(("batch_size",), batch_size=COUNT, **PHASES)),
+            )
+        ),
+    ),
+    "IndexRequest": _object((), ready={"type": "boolean", "description": "only models that are ready"}),
+    "Index": _list(_object(("name", "version", "state"), name=TEXT, version=TEXT, state=TEXT, reason=TEXT)),
+    "LoadRequest": _object(
+        (), parameters={"type": ["object", "null"], "maxProperties": 0}
+    ),  # models come from the disk
+    "UnloadRequest": _object((), parameters=PARAMETERS),
+}
+
+INFERENCE_EXAMPLE = {
+    "id": "1",
+    "inputs": [{"name": "images", "datatype": "FP32", "shape": [1, 1, 8, 8], "data": [0.0] * 64}],
+}
+
+
+NAME = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}, "description": "the model"}
+VERSION = {
+    "name": "version",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string", "pattern": "^[1-9][0-9]*$"},
+    "description": "one of its versions",
+}
+JSON_SIZE = {
+    "name": "Inference-Header-Content-Length",
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string", "pattern": "^[0-9]+$"},
+    "description": "bytes of JSON at the start of the body; the tensors that travel as raw bytes follow",
+}
+ERRORS = {
+    400: "malformed, or does not fit the model",
+    401: "the bearer token is missing or wrong",
+    403: "sent by a page of another origin, or under a name that is not this server's",
+    404: "no such model or version",
+    405: "no such method",
+    413: "larger than the limits of this server and this model",
+    422: "the model gives NaN or Inf for these inputs",
+    500: "the model failed",
+    503: "the queue is full, the time is over, or nothing is loaded; Retry-After says when to come back",
+}
+
+
+@cache
+def openapi() -> dict[str, Any]:
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "osa serve",
+            "version": __version__,
+            "description": "The Open Inference Protocol (KServe V2) with Triton's extensions for binary tensors, "
+            "classification, statistics, model configuration and the model repository.",
+        },
+        "paths": _paths(),
+        "components": {"schemas": SCHEMAS, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
+        "security": [{}, {"token": []}],
+    }
+
+
+def _paths() -> dict[str, Any]:
+    paths: dict[str, Any] = {
+        "/v2": {"get": _call("What this server is", "ServerMetadata")},
+        "/v2/health/live": {"get": _call("Whether the server runs")},
+        "/v2/health/ready": {"get": _call("Whether it takes requests", errors=(503,))},
+        "/v2/models/stats": {"get": _call("Statistics of all models", "Statistics")},
+        "/v2/repository/index": {"post": _call("All models and their states", "Index", body="IndexRequest")},
+        "/metrics": {"get": _call("Metrics for Prometheus", kind="text/plain")},
+        "/openapi.json": {"get": _call("This description", "Object")},
+        "/": {"get": _call("The page for people", kind="text/html")},
+        "/details": {"get": _call("What the page shows", "Object")},
+    }
+    for action in ("load", "unload"):
+        path = f"/v2/repository/models/{{name}}/{action}"
+        call = _call(
+            f"{action.capitalize()} a model", "Object", body=f"{action.capitalize()}Request", errors=(404, 500)
+        )
+        paths[path] = {"post": call, "parameters": [NAME]}
+    for path, parameters in (
+        ("/v2/models/{name}", [NAME]),
+        ("/v2/models/{name}/versions/{version}", [NAME, VERSION]),
+    ):
+        paths |= _model_paths(path, parameters)
+    return paths
+
+
+def _model_paths(path: str, parameters: list[dict[str, Any]]) -> dict[str, Any]:
+    calls = {
+        "": {"get": _call("Inputs, outputs and versions", "ModelMetadata", errors=(404,))},
+        "/ready": {"get": _call("Whether the model takes requests", errors=(404,))},
+        "/config": {"get": _call("Triton's configuration of the model", "Object", errors=(404,))},
+        "/stats": {"get": _call("Statistics of the model", "Statistics", errors=(404,))},
+        "/infer": {"post": _infer()},
+    }
+    return {path + rest: call | {"parameters": parameters} for rest, call in calls.items()}
+
+
+def _infer() -> dict[str, Any]:
+    call = _call("Run the model", "InferenceResponse", body="InferenceRequest", errors=(404, 413, 422, 500, 503))
+    call["parameters"] = [JSON_SIZE]
+    call["requestBody"]["required"] = True
+    call["requestBody"]["content"]["application/json"]["example"] = INFERENCE_EXAMPLE
+    binary = {"schema": {"type": "string", "format": "binary"}}
+    call["requestBody"]["content"]["application/octet-stream"] = binary
+    call["responses"]["200"]["content"]["application/octet-stream"] = binary
+    return call
+
+
+def _call(
+    summary: str,
+    answer: str | None = None,
+    *,
+    body: str | None = None,
+    errors: tuple[int, ...] = (),
+    kind: str = "application/json",
+) -> dict[str, Any]:
+    success: dict[str, Any] = {"description": "done"}
+    if answer is not None:
+        success["content"] = {kind: {"schema": ref(answer)}}
+    elif kind != "application/json":
+        success["content"] = {kind: {"schema": {"type": "string"}}}
+    responses: dict[str, Any] = {"200": success}
+    for status in sorted({400, 401, 403, 405, *errors}):
+        content = {"application/json": {"schema": ref("Error")}}
+        responses[str(status)] = {"description": ERRORS[status], "content": content}
+    if 503 in errors and answer is None:
+        responses["503"] = {"description": ERRORS[503]}  # health checks have no body
+    call: dict[str, Any] = {"summary": summary, "responses": responses}
+    if body is not None:
+        call["requestBody"] = {"required": False, "content": {"application/json": {"schema": ref(body)}}}
+    return call
