@@ -69,7 +69,7 @@ class Plot(NamedTuple):
 
 @dataclass(frozen=True)
 class Report:
-    """``facts`` and ``content`` are for the JSON, ``about`` and ``sections`` for the Markdown; ``plots`` by file name."""
+    """``facts`` and ``content`` are for the JSON, ``about`` and ``sections`` for the Markdown; ``plots`` are files."""
 
     name: str
     title: str
