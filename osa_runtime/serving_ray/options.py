@@ -62,7 +62,6 @@ class RayOptions:
 
     server: ServerSettings  # of each replica; ``threads`` None is 1 here, and Ray counts as many CPUs
     packed: dict[str, str] = field(default_factory=dict)  # hashes that the repository's models must have
-    loopback: bool = False  # Ray's proxy listens on this machine alone, and without a token answers to its names only
     token_file: Path | None = None  # or OSA_SERVE_TOKEN in the environment of the replicas
     replicas: int | str = 1  # "MIN:MAX" scales with the load
     target_ongoing: float | None = None  # requests under way per replica that scaling aims at; half a batch if None
@@ -70,6 +69,7 @@ class RayOptions:
     downscale_delay: float = 600.0  # seconds of too few before there are less
     log_level: str = "info"
     log_requests: bool = False
+    loopback: bool = False  # Ray's proxy listens on this machine alone, and without a token answers to its names only
 
     @classmethod
     def read(cls, arguments: Mapping[str, Any]) -> RayOptions:
