@@ -21,18 +21,10 @@ import torch
 from torch import Tensor
 
 from osa_runtime.ops import orthogonal_attention
+from osa_runtime.ops.reference import paper_attention
 
 HEADS, NORM = 6, 2.0
 POINTS = [(1, 17, 64), (1, 50, 64), (1, 197, 64), (1, 1024, 64), (1, 197, 32), (1, 1024, 32), (8, 197, 64)]
-
-
-def paper(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    """Theorem 2.1 of arXiv 2602.05996: a basis of span[Q K] by reduced QR, and matrix_exp on it."""
-    basis = torch.linalg.qr(torch.cat([q, k], -1)).Q
-    q_core, k_core = basis.mT @ q, basis.mT @ k
-    core = scale * (q_core @ k_core.mT - k_core @ q_core.mT)
-    change = torch.linalg.matrix_exp(core) - torch.eye(core.shape[-1], dtype=core.dtype)
-    return v + basis @ (change @ (basis.mT @ v))
 
 
 def contender(form: str, approximant: str) -> Callable[..., Tensor]:
@@ -40,7 +32,7 @@ def contender(form: str, approximant: str) -> Callable[..., Tensor]:
 
 
 CONTENDERS: dict[str, Callable[..., Tensor]] = {
-    "paper": paper,
+    "paper": paper_attention,
     "dense taylor": contender("dense", "taylor"),
     "dense pade": contender("dense", "pade"),
     "lowrank taylor": contender("lowrank", "taylor"),
@@ -67,7 +59,7 @@ def block(run: Callable[[], Tensor], calls: int) -> float:
 
 def measure(point: tuple[int, int, int], blocks: int, calls: int) -> list[dict[str, object]]:
     arguments = inputs(*point)
-    exact = paper(*(x.double() for x in arguments[:3]), arguments[3])
+    exact = paper_attention(*(x.double() for x in arguments[:3]), arguments[3])
     names = [name for name in CONTENDERS if not (name.startswith("dense") and point[1] > 300)]
     times: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(blocks):

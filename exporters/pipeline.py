@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from osa_runtime.artifact import MANIFEST_FILE, MODEL_FILES, Artifact, Manifest, describe_files
 from osa_runtime.atomic import atomic_folder
 from osa_runtime.errors import InputError
+from osa_runtime.exponential import Evaluation
 from osa_runtime.exporters.acceptance import Exported, check_answers
 from osa_runtime.exporters.calls import traced_settings
 from osa_runtime.exporters.dynamic_axes import spelled_out
@@ -96,7 +97,9 @@ def export(
                 # Eager is the module as it was given: a mistake in folding must show, too.
                 eager = in_type(copy.deepcopy(module).eval(), settings)
                 run = artifact_runner(path, settings.format, interface.names)
-                written = Exported(run, settings.format, settings.dtype, rounding_depth(ready), osa.get("squarings"))
+                written = Exported(
+                    run, settings.format, settings.dtype, rounding_depth(ready), Evaluation.recorded(osa)
+                )
                 check_answers(eager, written, interface, names)
         manifest = Manifest(
             format=settings.format,

@@ -8,22 +8,13 @@ import torch
 from onnx import ModelProto, NodeProto, TensorProto, helper
 from torch import Tensor
 
+from osa_runtime.ops.reference import paper_attention
 from speed.attention_inputs import HEADS
 
 SGEMM_SIZE = 1536
 IR_VERSION = 10
 
-
-def paper_by_basis(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    """Theorem 2.1 of arXiv 2602.05996: exp(S) = I + B (exp(BᵀSB) − I) Bᵀ, B from a reduced QR of [Q K].
-
-    BᵀSB is taken from the triangular factor, which is faster than two products with the basis.
-    """
-    basis, r = torch.linalg.qr(torch.cat([q, k], -1))
-    r_q, r_k = r.split(q.size(-1), -1)
-    core = scale * (r_q @ r_k.mT - r_k @ r_q.mT)
-    change = torch.linalg.matrix_exp(core) - torch.eye(core.size(-1), dtype=core.dtype)
-    return v + basis @ (change @ (basis.mT @ v))
+paper_by_basis = paper_attention  # Theorem 2.1, in the type of the inputs
 
 
 def dense_exponential(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
