@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from functools import partial
 
 import torch
-from speed.attention_contenders import PAPER, paper_by_basis
+from speed.attention_contenders import PAPER
 from speed.attention_inputs import Inputs, Point, make_inputs
 from speed.attention_report import as_dict
 from speed.contest import Row, Way, measure_row
 from speed.report import Report, facts_of, parse, parser_of, ratio_cell, table, time_cell
 
 from osa_runtime.ops import orthogonal_attention
+from osa_runtime.ops.reference import paper_attention
 
 POINTS = [(1, 17, 64), (1, 50, 64), (1, 197, 64), (1, 1024, 64), (1, 197, 32), (1, 1024, 32), (8, 197, 64)]
 OURS = (("dense", "taylor"), ("dense", "pade"), ("lowrank", "taylor"), ("lowrank", "pade"), ("auto", "taylor"))
@@ -25,7 +26,7 @@ LARGEST_DENSE = 300  # tokens
 
 def contenders(inputs: Inputs) -> dict[str, dict[str, Way]]:
     arguments = (inputs.q, inputs.k, inputs.v, inputs.scale)
-    found = {PAPER: {"": Way(partial(paper_by_basis, *arguments))}}
+    found = {PAPER: {"": Way(partial(paper_attention, *arguments))}}
     for form, approximant in OURS:
         if form != "dense" or inputs.q.size(-2) <= LARGEST_DENSE:
             call = partial(orthogonal_attention, *arguments, form=form, approximant=approximant)

@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from osa_runtime.errors import ExportError, InputError
+from osa_runtime.exponential import Evaluation
 from osa_runtime.exporters.eager import Eager, answer_of, oracle_of
 from osa_runtime.exporters.examples import Examples
 from osa_runtime.exporters.layer_norms import norms_by_layer
@@ -32,7 +33,7 @@ class Exported:
     format: str
     dtype: str
     depth: int
-    squarings: object = "auto"
+    evaluation: Evaluation
 
     def tolerance(self, norm: float) -> Tolerance:
         return Tolerance(relative_tolerance(self.format, self.dtype, self.depth, norm))
@@ -96,7 +97,7 @@ class _Acceptance:
 
     def _differs(self, result: OutputResult, actual: Sequence[Array], axis: Axis) -> ExportError:
         truth = "float64" if result.artifact is not None else "eager"
-        hint = _too_few(actual[self.outputs.index(result.name)], self.exported.squarings)
+        hint = _too_few(actual[self.outputs.index(result.name)], self.exported.evaluation)
         return ExportError(f"The output '{result.name}' differs from {truth} {_at(axis)}: {result.reason}.{hint}")
 
     def _no_digits(self, result: OutputResult, inputs: Sequence[Tensor]) -> ExportError:
@@ -136,8 +137,8 @@ def _not_finite(examples: Examples, axis: Axis) -> InputError:
     return InputError("The module itself gives NaN or Inf on the example inputs; give an example that it can answer.")
 
 
-def _too_few(actual: Array, squarings: object) -> str:
-    """A graph cannot raise an error where a fixed number of squarings does not suffice: it gives NaN."""
-    if squarings in (None, "auto") or np.isfinite(actual).all():
+def _too_few(actual: Array, evaluation: Evaluation) -> str:
+    """A graph cannot raise an error where a fixed number of squarings does not suffice: it returns NaN."""
+    if not evaluation.is_fixed or np.isfinite(actual).all():
         return ""
-    return f" It has a fixed number of squarings ({squarings}): use more, or squarings='auto'."
+    return f" It has a fixed number of squarings ({evaluation.squarings}): use more, or squarings='auto'."

@@ -1,50 +1,50 @@
-"""Which settings the calls of ``orthogonal_attention`` in a module have, found by running it once in eager."""
+"""How the calls of ``orthogonal_attention`` in a module are evaluated, found by running it once in eager."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, astuple
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from osa_runtime.errors import InputError
+from osa_runtime.exponential import Evaluation
 from osa_runtime.exporters.settings import ExportSettings
 from osa_runtime.ops import attention
 from osa_runtime.ops.interception import intercept
 from osa_runtime.ops.scaling import largest_norm, reach
 
 
-@dataclass(frozen=True)
-class Call:
-    form: str
-    approximant: str
-    squarings: str | int
-
-    def largest_norm(self) -> float:
-        """The largest ‖S‖ that this call can represent, in whichever form it takes."""
-        forms = ("dense", "lowrank") if self.form == "auto" else (self.form,)
-        squarings = self.squarings if isinstance(self.squarings, int) else -1
-        return min(largest_norm(reach(self.approximant, form, False), squarings, False) for form in forms)
-
-
 def traced_settings(module: nn.Module, inputs: Sequence[Tensor], settings: ExportSettings) -> dict[str, Any]:
-    """The common settings of all calls, for the formats whose graph is traced from the module itself."""
+    """The entry of the manifest, for the formats whose graph is traced from the module itself."""
     calls = _record(module, inputs)
     _check_asked_for(calls, settings)
+    return manifest_entry(calls)
+
+
+def manifest_entry(calls: Collection[Evaluation]) -> dict[str, Any]:
+    """The common evaluation of all calls, field by field, or "mixed"; and the largest ‖S‖ that all can represent."""
     if not calls:
         return {}
-    values = {field.name: {getattr(call, field.name) for call in calls} for field in fields(Call)}
+    values: dict[str, set[Any]] = {name: {asdict(call)[name] for call in calls} for name in asdict(Evaluation())}
     common = {name: found.pop() if len(found) == 1 else "mixed" for name, found in values.items()}
-    return common | {"largest_norm": min(call.largest_norm() for call in calls)}
+    return common | {"largest_norm": min(_largest_norm(call) for call in calls)}
 
 
-def _record(module: nn.Module, inputs: Sequence[Tensor]) -> set[Call]:
-    calls: set[Call] = set()
+def _largest_norm(call: Evaluation) -> float:
+    """The largest ‖S‖ that this call can represent, in whichever form it takes."""
+    forms = ("dense", "lowrank") if call.form == "auto" else (call.form,)
+    squarings = call.squarings if isinstance(call.squarings, int) else -1
+    return min(largest_norm(reach(call.approximant, form, False), squarings, False) for form in forms)
+
+
+def _record(module: nn.Module, inputs: Sequence[Tensor]) -> set[Evaluation]:
+    calls: set[Evaluation] = set()
 
     def record(*arguments: Any) -> Tensor:
-        calls.add(Call(*arguments[5:]))
+        calls.add(arguments[5])
         return attention._apply(*arguments)
 
     with intercept(record), torch.no_grad():
@@ -52,14 +52,13 @@ def _record(module: nn.Module, inputs: Sequence[Tensor]) -> set[Call]:
     return calls
 
 
-def _check_asked_for(calls: set[Call], settings: ExportSettings) -> None:
+def _check_asked_for(calls: set[Evaluation], settings: ExportSettings) -> None:
     """The settings are applied to layers; a call in the user's own code is out of their reach here."""
-    asked = Call(settings.form, settings.approximant, settings.squarings)  # type: ignore[arg-type]  # None: as it is
     for call in sorted(calls, key=lambda call: str(astuple(call))):
-        for field in fields(Call):
-            wanted, found = getattr(asked, field.name), getattr(call, field.name)
-            if wanted is not None and wanted != found:
+        for name, wanted in asdict(settings.applied_to(call)).items():
+            found = getattr(call, name)
+            if wanted != found:
                 raise InputError(
-                    f"{field.name}={wanted!r}, but a direct call of orthogonal_attention in your module has {found} "
+                    f"{name}={wanted!r}, but a direct call of orthogonal_attention in your module has {found} "
                     f"and cannot be changed for this format ({settings.format}); set it in the call."
                 )

@@ -77,6 +77,4 @@ def _fold_gain(layer: IsometricMLP) -> None:
 
 
 def _apply_settings(layer: OrthogonalSelfAttention, settings: ExportSettings) -> None:
-    layer.form = settings.form or layer.form
-    layer.approximant = settings.approximant or layer.approximant
-    layer.squarings = layer.squarings if settings.squarings is None else settings.squarings
+    layer.evaluate(settings.applied_to(layer.evaluation()))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from osa_runtime.errors import ExportError
+from osa_runtime.exponential import Evaluation
 from osa_runtime.exporters.blame import blame
 from osa_runtime.exporters.examples import Examples
 from osa_runtime.exporters.functions import DOMAIN, VERSION, FunctionChoice
@@ -34,35 +35,32 @@ class Calls:
         v: Tensor,
         scale: float | Tensor,
         mask: Tensor | None,
-        form: str,
-        approximant: str,
-        squarings: str | int,
+        evaluation: Evaluation,
     ) -> Tensor:
-        squarings = squarings if self.settings.squarings is None else self.settings.squarings
-        count = squarings if isinstance(squarings, int) else None
+        asked = self.settings.applied_to(evaluation)
         if mask is None and self.force_mask:
             mask = torch.ones(q.shape[:-1], dtype=torch.bool, device=q.device)
         self.choices.add(
             FunctionChoice(
-                form=_resolved_form(self.settings.form or form, q, count),
-                approximant=self.settings.approximant or approximant,
-                squarings=count,
+                form=_resolved_form(asked, q),
+                approximant=asked.approximant,
+                squarings=asked.squarings,
                 masked=mask is not None,
-                counted=count is None,
+                counted=not asked.is_fixed,
                 any_type=any(x.dtype != torch.float32 for x in (q, k, v, scale) if isinstance(x, Tensor)),
             )
         )
         return _node(q, k, v, scale, mask)
 
 
-def _resolved_form(form: str, q: Tensor, squarings: int | None) -> str:
+def _resolved_form(asked: Evaluation, q: Tensor) -> str:
     """auto becomes a form where N is fixed, and where the graph may not branch."""
-    if form != "auto":
-        return form
+    if asked.form != "auto":
+        return asked.form
     tokens: object = q.shape[-2]  # a symbol where the axis is dynamic
     if isinstance(tokens, int):
         return "dense" if tokens <= 2 * q.shape[-1] else "lowrank"
-    return "auto" if squarings is None else "lowrank"
+    return "lowrank" if asked.is_fixed else "auto"
 
 
 def _node(q: Tensor, k: Tensor, v: Tensor, scale: float | Tensor, mask: Tensor | None) -> Tensor:
@@ -94,11 +92,11 @@ def _common(choices: set[FunctionChoice]) -> FunctionChoice | None:
     if not choices:
         return None
     _demand_one("approximant", {choice.approximant for choice in choices})
-    _demand_one("squarings", {"auto" if choice.squarings is None else str(choice.squarings) for choice in choices})
+    _demand_one("squarings", {str(choice.squarings) for choice in choices})
     one = replace(min(choices, key=lambda choice: choice.form), any_type=any(choice.any_type for choice in choices))
     if len({choice.form for choice in choices}) == 1:
         return one
-    return replace(one, form="auto" if one.squarings is None else "lowrank")
+    return replace(one, form="lowrank" if one.is_fixed else "auto")
 
 
 def _demand_one(name: str, values: set[str]) -> None:

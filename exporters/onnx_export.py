@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from onnx_ir.passes.common import CommonSubexpressionEliminationPass, InlinePass
 from torch import nn
 
 from osa_runtime.errors import ExportError
-from osa_runtime.exporters.calls import Call
+from osa_runtime.exporters.calls import manifest_entry
 from osa_runtime.exporters.examples import Examples
 from osa_runtime.exporters.functions import DOMAIN, VERSION, FunctionChoice, build_functions
 from osa_runtime.exporters.onnx_capture import capture
@@ -54,7 +53,7 @@ def export_onnx(
         ir.save(model, path, external_data=f"{path.name}.data" if outside else None)
     with progress.step("check the model"):
         _check(path, choice, settings)
-    return _osa_settings(choice), attentions
+    return manifest_entry([] if choice is None else [choice.evaluation]), attentions
 
 
 def _calls(model: ir.Model) -> tuple[dict[str, Any], ...]:
@@ -124,10 +123,3 @@ def _check(path: Path, choice: FunctionChoice | None, settings: ExportSettings) 
             f"The graph has {nodes} {DOMAIN} nodes and {len(model.functions)} functions, which is not what "
             f"functions={settings.functions!r} promises. Please report this."
         )
-
-
-def _osa_settings(choice: FunctionChoice | None) -> dict[str, object]:
-    if choice is None:
-        return {}
-    call = Call(choice.form, choice.approximant, "auto" if choice.squarings is None else choice.squarings)
-    return asdict(call) | {"largest_norm": call.largest_norm()}

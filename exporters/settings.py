@@ -1,10 +1,12 @@
-"""What an export is asked to do, in one frozen and validated object."""
+"""The settings of an export, in one frozen and validated object."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from osa_runtime.errors import InputError
+from osa_runtime.exponential import APPROXIMANTS, FORMS, Evaluation
 from osa_runtime.formats import FORMATS
 
 OPSETS = range(18, 24)
@@ -13,7 +15,7 @@ DEFAULT_OPSET = 18
 
 @dataclass(frozen=True)
 class ExportSettings:
-    """None for ``form``, ``approximant`` and ``squarings`` means: as the model itself says."""
+    """``form``, ``approximant`` and ``squarings`` change an ``Evaluation``; None leaves what the model itself says."""
 
     format: str = "onnx"
     opset: int = DEFAULT_OPSET
@@ -28,8 +30,8 @@ class ExportSettings:
         _one_of("format", self.format, tuple(FORMATS))
         _one_of("dtype", self.dtype, ("fp32", "fp16"), bf16=self.dtype in ("bf16", "bfloat16"))
         _one_of("functions", self.functions, ("keep", "inline"))
-        _one_of("form", self.form, (None, "auto", "dense", "lowrank"))
-        _one_of("approximant", self.approximant, (None, "taylor", "pade"))
+        _one_of("form", self.form, (None, *FORMS))
+        _one_of("approximant", self.approximant, (None, *APPROXIMANTS))
         if self.opset not in OPSETS:
             raise InputError(
                 f"opset={self.opset}: expected {OPSETS[0]} to {OPSETS[-1]}; "
@@ -39,6 +41,11 @@ class ExportSettings:
         fixed = isinstance(self.squarings, int) and not isinstance(self.squarings, bool)
         if self.squarings not in (None, "auto") and not (fixed and 0 <= int(self.squarings) <= 20):
             raise InputError(f"squarings={self.squarings!r}: expected auto or a whole number from 0 to 20.")
+
+    def applied_to(self, evaluation: Evaluation) -> Evaluation:
+        """The evaluation with what was asked for in place of what the model says."""
+        asked: dict[str, Any] = {"form": self.form, "approximant": self.approximant, "squarings": self.squarings}
+        return replace(evaluation, **{name: value for name, value in asked.items() if value is not None})
 
     def _check_onnx_only(self) -> None:
         """An argument that would be ignored is refused."""

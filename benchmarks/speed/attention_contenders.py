@@ -19,6 +19,7 @@ from osa_runtime import orthogonal_attention
 from osa_runtime.benchmarking.rotation import TimedCall
 from osa_runtime.exporters import export
 from osa_runtime.nn.projection import merge_heads
+from osa_runtime.ops.reference import paper_attention
 from speed.attention_inputs import HEADS, Inputs, Point, make_inputs
 from speed.contest import Pace, Row, Way, measure_row
 
@@ -61,7 +62,7 @@ class Operators:
         if name == DENSE and tokens > 2 * self.width:
             return {}  # S is larger than the core
         if name in (EAGER, PAPER, DENSE):
-            method = {EAGER: orthogonal_attention, PAPER: paper_by_basis, DENSE: dense_exponential}[name]
+            method = {EAGER: orthogonal_attention, PAPER: paper_attention, DENSE: dense_exponential}[name]
             return {"": Way(partial(method, *arguments))}
         if name == SDPA:
             return {"": Way(partial(nn.functional.scaled_dot_product_attention, *arguments[:3]))}
@@ -96,15 +97,6 @@ def minimal_flops(point: Point) -> float:
 
 def _split(merged: NDArray[np.float32]) -> Tensor:
     return torch.from_numpy(merged).unflatten(-1, (HEADS, -1)).transpose(1, 2)
-
-
-def paper_by_basis(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    """Theorem 2.1 of arXiv 2602.05996 as fast as eager does it: BᵀSB from the triangular factor, and matrix_exp."""
-    basis, r = torch.linalg.qr(torch.cat([q, k], -1))
-    r_q, r_k = r.split(q.size(-1), -1)
-    core = scale * (r_q @ r_k.mT - r_k @ r_q.mT)
-    change = torch.linalg.matrix_exp(core) - torch.eye(core.size(-1), dtype=core.dtype)
-    return v + basis @ (change @ (basis.mT @ v))
 
 
 def dense_exponential(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:

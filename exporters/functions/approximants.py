@@ -14,6 +14,8 @@ from osa_runtime.ops.coefficients import (
     PADE_EXP,
     PADE_INVERSE_STEPS,
     TAYLOR_PHI1,
+    Eight,
+    in_few_passes,
 )
 
 
@@ -23,15 +25,12 @@ def approximant_functions(approximant: str) -> list[onnx.FunctionProto]:
     return [_polynomial("ScaledExpm1", CHEBYSHEV_EXP), _polynomial("ScaledPhi1Minus1", TAYLOR_PHI1)]
 
 
-def _polynomial(name: str, table: tuple[float, ...]) -> onnx.FunctionProto:
-    one, two, in_right, in_low = _in_few_passes(table)
-    r_left, r_t, r_a = (number(value) for value in in_right)
-    y_left, y_t, y_a = (number(value) for value in in_low)
-    g1, g2 = number(one), number(two)
+def _polynomial(name: str, table: Eight) -> onnx.FunctionProto:
+    g1, g2, r_left, r_t, r_a, y_left, y_t, y_a = (number(value) for value in in_few_passes(table))
 
     @script(osa, default_opset=op)
     def Polynomial(m, m2, factor):
-        """A polynomial of degree 8 in A = factor·M without its constant term, in three products."""
+        """A polynomial of degree 8 in A = factor·M without its constant term, in three products with that of M²."""
         a = m * (factor * op.CastLike(op.Constant(value=g1), m))
         a2 = m2 * (factor * factor * op.CastLike(op.Constant(value=g2), m))
         t = a + a2
@@ -51,21 +50,6 @@ def _polynomial(name: str, table: tuple[float, ...]) -> onnx.FunctionProto:
     proto = Polynomial.to_function_proto()
     proto.name = name
     return proto
-
-
-def _in_few_passes(table: tuple[float, ...]) -> tuple[float, float, tuple[float, ...], tuple[float, ...]]:
-    """The table's scheme rewritten for runtimes that pass over a matrix for every sum and every factor.
-
-    With a = g₁A, a₂ = g₂A², g₂ = 1/x₃ and g₁ = x₁/x₃, the scaling of A and A² takes in two of the factors:
-        t = a + a₂,   left = a₂t + a₂ = (A₄ + x₃A²)/x₃²,   p = left·right + low
-    with right and low combinations of left, t and a. Returns g₁, g₂ and the two sets of coefficients.
-    """
-    x1, x3, x4, x5, x6, x7, y1, y2 = table
-    g1, g2, square = x1 / x3, 1 / x3, 1 / x3**2
-    rest = x6 - x7 * x3
-    right = (x7 / square**2, rest / (g2 * square), (x5 - rest * x1) / (g1 * square))
-    low = (x4 / square, y2 / g2, (y1 - y2 * x1) / g1)
-    return g1, g2, right, low
 
 
 def _pade() -> list[onnx.FunctionProto]:

@@ -81,7 +81,7 @@ def attention_functions(choice: FunctionChoice) -> list[onnx.FunctionProto]:
 def _description(choice: FunctionChoice) -> str:
     count = (
         "As many squarings as ‖S‖ needs." + (" Their number is the second output." if choice.counted else "")
-        if choice.squarings is None
+        if not choice.is_fixed
         else f"With {choice.squarings} squarings; NaN where ‖S‖ is beyond their range."
     )
     types = "Computed in float32 whatever the type of q, k and v." if choice.any_type else "In float32."

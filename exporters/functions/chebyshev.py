@@ -2,7 +2,7 @@
 
 The polynomial is applied to W, half as wide as M, and no power of M but the square is formed. A norm that is near takes
 one step of a short polynomial. A step of the longer one reaches as far as two to three squarings; beyond a few steps
-the core is left to Float64Change, where squaring takes over.
+the core is computed in float64, where squaring takes over.
 """
 
 # functions carry the names they have in the graph
@@ -18,18 +18,17 @@ from osa_runtime.ops.coefficients import (
     CHEBYSHEV_EVEN,
     CHEBYSHEV_ODD,
     CHEBYSHEV_REACH,
-    CHEBYSHEV_STEPS,
+    FARTHEST,
     NEAR_EVEN,
     NEAR_ODD,
 )
 
-FARTHEST = CHEBYSHEV_REACH * CHEBYSHEV_STEPS
 FIRST, NEAR_FIRST = CHEBYSHEV_EVEN[0], NEAR_EVEN[0]
 
 
 @script(osa, default_opset=op)
 def NearSolution(m, m2, w, t, c):
-    """J·φ₁(M)·W with the balance undone, for norms up to NEAR_REACH: what Q and what K is multiplied by."""
+    """J·φ₁(M)·W with the balance undone, for norms up to NEAR_REACH: the factors of Q and of K."""
     upper, lower = op.Split(osa.NearPhi1(m2, w, op.MatMul(m, w)), axis=-2, num_outputs=2)
     first = c * NEAR_FIRST
     return (first * t) * lower, (op.Neg(first) / t) * upper
@@ -37,7 +36,7 @@ def NearSolution(m, m2, w, t, c):
 
 @script(osa, default_opset=op)
 def SteppedSolution(m, m2, norm, w, t, c):
-    """J·φ₁(M)·W with the balance undone: what Q and what K is multiplied by. NaN where the norm is out of range.
+    """J·φ₁(M)·W with the balance undone: the factors of Q and of K. NaN where the norm is out of range.
 
     With k steps, A = M/k and Y = φ₁(A)·W: Y ← Y + φ₁(A)·(W + AY), k − 1 times, is k·φ₁(M)·W. All entries of a batch
     take as many steps as the largest norm needs. y is Y/e₀.

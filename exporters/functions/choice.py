@@ -1,4 +1,4 @@
-"""What the function definitions are specialised to."""
+"""The settings that the function definitions are specialised to."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from dataclasses import dataclass
 import onnx
 import onnxscript
 
+from osa_runtime.exponential import Evaluation
+
 DOMAIN, VERSION = "ai.osa", 1
 
 osa = onnxscript.values.Opset(DOMAIN, VERSION)
 
 
 @dataclass(frozen=True)
-class FunctionChoice:
-    """``form`` auto decides in the graph by N and d; ``squarings`` None means as many as the data needs.
+class FunctionChoice(Evaluation):
+    """``form`` auto decides in the graph by N and d.
 
     ``counted`` gives OrthogonalAttention a second output, the number of squarings that the data needed.
     Without ``any_type`` the definition takes float32 alone. That saves casts, which runtimes do not all remove.
@@ -23,20 +25,22 @@ class FunctionChoice:
     float64 instead of a choice. Values beyond what it can represent come out as NaN.
     """
 
-    form: str = "auto"
-    approximant: str = "taylor"
-    squarings: int | None = None
     masked: bool = False
     any_type: bool = True
     counted: bool = False
 
     @property
+    def evaluation(self) -> Evaluation:
+        return Evaluation(self.form, self.approximant, self.squarings)
+
+    @property
     def steps(self) -> bool:
         """Whether the low-rank form takes Chebyshev steps in float32, where they serve, instead of squarings."""
-        return self.form != "dense" and self.squarings is None and self.approximant != "pade"
+        return self.form != "dense" and not self.is_fixed and self.approximant != "pade"
 
     def __post_init__(self) -> None:
-        if self.squarings is not None and self.form == "auto":
+        super().__post_init__()
+        if self.is_fixed and self.form == "auto":
             raise ValueError("With fixed squarings the graph has no branch: choose form dense or lowrank.")
 
 

@@ -7,11 +7,13 @@ import onnx
 from onnxscript import opset18 as op
 from onnxscript import script
 
-from osa_runtime.exporters.functions.chebyshev import FARTHEST, chebyshev_functions
+from osa_runtime.exporters.functions.chebyshev import chebyshev_functions
 from osa_runtime.exporters.functions.choice import FunctionChoice, osa
 from osa_runtime.exporters.functions.scaling import FARTHEST_FOURTHS, limits_of
 from osa_runtime.ops.coefficients import (
-    FLOAT64_AMPLIFICATION,
+    FARTHEST,
+    FOUR_LN2,
+    FOURTHS_MARGIN,
     MOST_DENSE_ENTRIES,
     MOST_DENSE_TOKENS,
     NEAR_REACH,
@@ -39,24 +41,24 @@ def MeanOfDiagonal(x, size):
 
 
 @script(osa, default_opset=op)
-def CoreNorm(m2, squares2):
-    """An upper bound of ‖S‖₂ for each entry, as (…, 1, 1), from M² and the squared lengths of its rows.
+def CoreNorm(m2):
+    """An upper bound of ‖S‖₂ for each entry, as (…, 1, 1), from M².
 
-    M² has the squares −σ² of the d pairs of eigenvalues ±iσ of S, so its trace and ‖M²‖_F² give their mean and a
-    bound of their variance, and no value is farther from the mean than √(d − 1) standard deviations.
+    M² has the squares −σ² of the d pairs of eigenvalues ±iσ of S, so its trace and tr M⁴ are their mean and their mean
+    square, and no value is farther from the mean than √(d − 1) standard deviations. With the blocks [[A, B], [C, D]],
+    where D is Aᵀ and B and C are skew, tr M⁴ = 2·Σ(A∘D − B∘C).
     """
     size = op.Shape(m2, start=-1)
-    others = op.CastLike(size, m2) * 0.5 - 1.0
-    mean = op.Max(op.Neg(osa.MeanOfDiagonal(m2, size)), op.CastLike(0.0, m2))
-    fourth = op.ReduceMean(squares2, op.Constant(value_ints=[-2]))
-    variance = fourth * 1.00001 - mean * mean
-    return op.Sqrt(mean + op.Sqrt(others * variance + fourth * 0.00001))
-
-
-@script(osa, default_opset=op)
-def RowSquares(x):
-    """The squared lengths of the rows: (…, n, 1)."""
-    return op.ReduceSum(x * x, op.Constant(value_ints=[-1]))
+    pairs = op.CastLike(size, m2) * 0.5
+    zero = op.CastLike(0.0, m2)
+    mean = op.Max(op.Neg(osa.MeanOfDiagonal(m2, size)), zero)
+    upper, lower = op.Split(m2, axis=-2, num_outputs=2)
+    a, b = op.Split(upper, axis=-1, num_outputs=2)
+    below_a, below_b = op.Split(lower, axis=-1, num_outputs=2)
+    products = op.ReduceSum(a * below_b - b * below_a, op.Constant(value_ints=[-2, -1]))
+    fourth = op.Max(products / pairs, zero)
+    variance = op.Max(fourth - mean * mean, zero)
+    return op.Sqrt(mean + op.Sqrt((pairs - 1.0) * variance + fourth * FOURTHS_MARGIN))
 
 
 @script(osa, default_opset=op)
@@ -76,7 +78,7 @@ def GramCore(q, k, v, c):
     usable = op.And(q_size > 0.0, k_size > 0.0)
     # the logarithms apart: the ratio may be beyond float32 where S is not
     ratio = op.Where(usable, op.Log(k_size) - op.Log(q_size), op.CastLike(0.0, q))
-    t = op.Pow(op.CastLike(2.0, q), op.Round(ratio / 2.772588722239781))
+    t = op.Pow(op.CastLike(2.0, q), op.Round(ratio / FOUR_LN2))
     upper = op.Concat(op.Neg(c) * qk, (c * t * t) * qq, axis=-1)
     lower = op.Concat(op.Neg(c) / (t * t) * kk, c * op.Transpose(qk, perm=[0, 1, 3, 2]), axis=-1)
     w = op.Concat(t * op.MatMul(q_columns, v), op.MatMul(k_columns, v) / t, axis=-2)
@@ -92,10 +94,8 @@ def Float64Change(q, k, v, c):
     c64 = op.Cast(c, to=onnx.TensorProto.DOUBLE)
     m, w, t = osa.GramCore(q64, k64, op.Cast(v, to=onnx.TensorProto.DOUBLE), c64)
     m2 = op.MatMul(m, m)
-    norm = osa.CoreNorm(m2, osa.RowSquares(m2))
-    growth = op.Max(norm * op.CastLike(0.125, m), op.CastLike(1.0, m))
-    in_core = osa.GramAmplification(m, norm) > growth * op.CastLike(FLOAT64_AMPLIFICATION, m)
-    lost = op.Or(in_core, osa.IsLostInTerms(q64, unsheared, c64))
+    norm = osa.CoreNorm(m2)
+    lost = op.Or(osa.IsLostInGram(m, norm), osa.IsLostInTerms(q64, unsheared, c64))
     for_q, for_k, squarings = osa.GramSolution(m, m2, norm, w, t, c64)
     kept = op.Where(lost, op.CastLike(op.Constant(value_float=float("nan")), for_q), for_q)
     return op.Cast(op.MatMul(q64, kept) + op.MatMul(k64, for_k), to=onnx.TensorProto.FLOAT), squarings, lost
@@ -128,7 +128,7 @@ def lowrank_functions(choice: FunctionChoice) -> list[onnx.FunctionProto]:
 
     @script(osa, default_opset=op)
     def GramSolution(m, m2, norm, w, t, c):
-        """J·φ₁(M)·W with the balance undone, by scaling and squaring: what Q and what K is multiplied by.
+        """J·φ₁(M)·W with the balance undone, by scaling and squaring: the factors of Q and of K.
 
         ‖S‖₂ alone decides the truncation error, although M is not normal: F·J·p(GJ)·Fᵀ = S·p(S) for polynomials.
         """
@@ -142,7 +142,7 @@ def lowrank_functions(choice: FunctionChoice) -> list[onnx.FunctionProto]:
         return (c * t) * lower, (op.Neg(c) / t) * upper, squarings
 
     change = StraightLowRankChange
-    if choice.squarings is None:
+    if not choice.is_fixed:
         change = SteppingLowRankChange if choice.steps else SquaringLowRankChange
     precise = (PreciseOrDenseChange if choice.form == "auto" else PreciseChange).to_function_proto()
     precise.name = "PreciseChange"
@@ -150,7 +150,6 @@ def lowrank_functions(choice: FunctionChoice) -> list[onnx.FunctionProto]:
         Sheared,
         MeanOfDiagonal,
         CoreNorm,
-        RowSquares,
         GramCore,
         GramSolution,
         Float64Change,
@@ -166,7 +165,7 @@ def SteppingLowRankChange(q, k, v, c):
     """(e^S − I)·V with S = c(QKᵀ − KQᵀ), in float64 where float32 would lose digits or take many steps."""
     m, w, t = osa.GramCore(q, k, v, c)
     m2 = op.MatMul(m, m)
-    norm = osa.CoreNorm(m2, osa.RowSquares(m2))
+    norm = osa.CoreNorm(m2)
     # asked so that a norm of NaN is far: there it becomes the answer
     near = op.Where(norm <= NEAR_REACH, op.Constant(value_float=0.0), op.Constant(value_float=1.0))
     far = op.Where(norm <= FARTHEST, near, op.Constant(value_float=2.0))
@@ -188,7 +187,7 @@ def SquaringLowRankChange(q, k, v, c):
     """(e^S − I)·V with S = c(QKᵀ − KQᵀ), in float64 where float32 would lose digits."""
     m, w, t = osa.GramCore(q, k, v, c)
     m2 = op.MatMul(m, m)
-    norm = osa.CoreNorm(m2, osa.RowSquares(m2))
+    norm = osa.CoreNorm(m2)
     if op.ReduceMax(osa.IsInDoubt(m, w, norm), keepdims=0) > 0.5:
         change, squarings = osa.PreciseChange(q, k, v, c)
     else:

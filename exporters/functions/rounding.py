@@ -1,4 +1,4 @@
-"""What rounding costs: how much each form amplifies it, and up to where the result has its digits."""
+"""The cost of rounding: how much each form amplifies it, and up to where the result has its digits."""
 
 # functions carry the names they have in the graph
 from __future__ import annotations
@@ -8,29 +8,29 @@ from onnxscript import opset18 as op
 from onnxscript import script
 
 from osa_runtime.exporters.functions.choice import osa
-from osa_runtime.ops.coefficients import FLOAT32_AMPLIFICATION, LARGEST_TERMS
+from osa_runtime.ops.coefficients import FLOAT32_AMPLIFICATION, FLOAT64_AMPLIFICATION, LARGEST_TERMS, TINY_SQUARE
 
 LARGEST_TERMS_SQUARED = LARGEST_TERMS**2
 
 
 @script(osa, default_opset=op)
 def SpectralEstimate(m):
-    """‖M‖₂² for each entry by three power steps from four fixed vectors, sin(i(i + j)): (…, 1, 1)."""
+    """‖M‖₂ for each entry by three power steps from four fixed vectors, sin(i(i + j)): (…, 1, 1)."""
     size = op.Squeeze(op.Shape(m, start=-1))
     i = op.CastLike(op.Unsqueeze(op.Range(1, size + 1, 1), op.Constant(value_ints=[-1])), m)
     x = op.Sin(i * (i + op.CastLike(op.Constant(value_floats=[0.0, 1.0, 2.0, 3.0]), m)))
     y = op.MatMul(op.Transpose(m, perm=[0, 1, 3, 2]), op.MatMul(m, x))
     z = op.MatMul(m, y)
     rows = op.Constant(value_ints=[-2])
-    squares = op.ReduceSum(z * z, rows) / op.Max(op.ReduceSum(y * y, rows), op.CastLike(1e-37, m))
-    return op.ReduceMax(squares, op.Constant(value_ints=[-1]))
+    squares = op.ReduceSum(z * z, rows) / op.Max(op.ReduceSum(y * y, rows), op.CastLike(TINY_SQUARE, m))
+    return op.Sqrt(op.ReduceMax(squares, op.Constant(value_ints=[-1])))
 
 
 @script(osa, default_opset=op)
 def GramAmplification(m, norm):
     """‖M‖₂³ / max(‖S‖, 1): the low-rank form loses about 0.1 eps of its precision for each unit. (…, 1, 1)"""
-    square = osa.SpectralEstimate(m)
-    return square * op.Sqrt(square) / op.Max(norm, op.CastLike(1.0, m))
+    estimate = osa.SpectralEstimate(m)
+    return estimate * estimate * estimate / op.Max(norm, op.CastLike(1.0, m))
 
 
 @script(osa, default_opset=op)
@@ -42,6 +42,16 @@ def IsInDoubt(m, w, norm):
 
 
 @script(osa, default_opset=op)
+def IsLostInGram(m, norm):
+    """Whether the Gram matrix in float64 has lost digits of a float32 result; NaN has not lost anything. (…, 1, 1)
+
+    Beyond ‖S‖ of 8 every method loses in proportion to it.
+    """
+    growth = op.Max(norm * op.CastLike(0.125, m), op.CastLike(1.0, m))
+    return osa.GramAmplification(m, norm) > growth * op.CastLike(FLOAT64_AMPLIFICATION, m)
+
+
+@script(osa, default_opset=op)
 def IsLostInTerms(q, k, c):
     """Whether S = c(QKᵀ − KQᵀ), with an error of up to eps·|c|·‖Q‖·‖K‖ in float64, lacks digits of a float32 result."""
     matrix = op.Constant(value_ints=[-2, -1])
@@ -50,4 +60,5 @@ def IsLostInTerms(q, k, c):
 
 
 def rounding_functions() -> list[onnx.FunctionProto]:
-    return [f.to_function_proto() for f in (SpectralEstimate, GramAmplification, IsInDoubt, IsLostInTerms)]
+    parts = (SpectralEstimate, GramAmplification, IsInDoubt, IsLostInGram, IsLostInTerms)
+    return [f.to_function_proto() for f in parts]

@@ -89,10 +89,10 @@ def fixed_scaling(squarings: int, theta: float) -> onnx.FunctionProto:
     return Scaling.to_function_proto()
 
 
-def scaling_functions(squarings: int | None, theta: float) -> list[onnx.FunctionProto]:
+def scaling_functions(squarings: str | int, theta: float) -> list[onnx.FunctionProto]:
     """``theta`` is for a fixed number alone; otherwise each call has its own."""
     twice, expm1 = TwiceIdentity.to_function_proto(), DoubledExpm1.to_function_proto()
-    if squarings is None:
+    if not isinstance(squarings, int):
         return [Scaling.to_function_proto(), twice, expm1, DoubledPhi1.to_function_proto()]
     phi1 = SteppedPhi1.to_function_proto()
     phi1.name, phi1.doc_string = "DoubledPhi1", DoubledPhi1.function_ir.doc_string

@@ -7,11 +7,11 @@ import math
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from osa_runtime.errors import ConfigError
+from osa_runtime.errors import ConfigError, InputError
+from osa_runtime.exponential import check_evaluation
 from osa_runtime.nn.mlp import ACTIVATIONS
 from osa_runtime.nn.polynomial import POWERS
 from osa_runtime.nn.projection import CONDITIONINGS
-from osa_runtime.ops.checks import APPROXIMANTS, FORMS, MOST_FIXED_SQUARINGS
 
 ATTENTIONS = ("osa", "softmax", "polynomial")
 
@@ -49,8 +49,10 @@ class BlockConfig:
         one_of("power", self.power, POWERS)
         one_of("conditioning", self.conditioning, CONDITIONINGS)
         one_of("activation", self.activation, ACTIVATIONS)
-        one_of("form", self.form, FORMS)
-        one_of("approximant", self.approximant, APPROXIMANTS)
+        try:
+            check_evaluation(self.form, self.approximant, self.squarings)
+        except InputError as error:
+            raise ConfigError(str(error)) from None
         for name in ("residual", "norm"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} must be true or false, got {getattr(self, name)!r}.")
@@ -65,12 +67,6 @@ class BlockConfig:
             finite_number("slope", self.slope)
             if not 0 <= self.slope <= 1:
                 raise ConfigError(f"slope must be between 0 and 1, got {self.slope!r}.")
-        if self.squarings != "auto" and not (
-            type(self.squarings) is int and 0 <= self.squarings <= MOST_FIXED_SQUARINGS
-        ):
-            raise ConfigError(
-                f"squarings must be 'auto' or a whole number from 0 to {MOST_FIXED_SQUARINGS}, got {self.squarings!r}."
-            )
 
     @property
     def tokens(self) -> int:

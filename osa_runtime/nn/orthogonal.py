@@ -7,11 +7,11 @@ from typing import Optional  # TorchScript reads these annotations and does not 
 import torch
 from torch import Tensor, nn
 
+from osa_runtime.exponential import Evaluation
 from osa_runtime.nn.checks import check_sequence
 from osa_runtime.nn.initialisation import default_alpha
 from osa_runtime.nn.projection import ProjectedAttention, merge_heads
 from osa_runtime.ops import orthogonal_attention
-from osa_runtime.ops.checks import check_options
 
 FEW_TOKENS = 16  # what a layer that is not told otherwise starts for
 
@@ -38,9 +38,15 @@ class OrthogonalSelfAttention(ProjectedAttention):
         squarings: str | int = "auto",
     ) -> None:
         super().__init__(dim, heads, conditioning=conditioning, spectral_lambda=spectral_lambda)
-        check_options(form, approximant, squarings)
         self.alpha = nn.Parameter(torch.full((heads,), float(alpha)))
-        self.form, self.approximant, self.squarings = form, approximant, squarings
+        self.evaluate(Evaluation(form, approximant, squarings))
+
+    def evaluation(self) -> Evaluation:
+        return Evaluation(self.form, self.approximant, self.squarings)
+
+    def evaluate(self, how: Evaluation) -> None:
+        """Evaluate the exponential in this way from now on. TorchScript takes plain attributes alone."""
+        self.form, self.approximant, self.squarings = how.form, how.approximant, how.squarings
 
     def forward(self, x: Tensor, mask: Optional[Tensor] = None) -> Tensor:
         if not torch.jit.is_scripting():

@@ -11,11 +11,12 @@ from typing import Optional, Union  # TorchScript reads these annotations and do
 import torch
 from torch import Tensor
 
+from osa_runtime.exponential import Evaluation
+from osa_runtime.ops.approximants import plus_identity
 from osa_runtime.ops.checks import check_attention_inputs, check_overflow, check_skew
-from osa_runtime.ops.dense import dense_attention, skew_attention, skew_expm1
-from osa_runtime.ops.gram import lowrank_attention
+from osa_runtime.ops.dense import attention_expm1, dense_change, skew_expm1
 from osa_runtime.ops.interception import intercepted
-from osa_runtime.ops.taylor import plus_identity
+from osa_runtime.ops.lowrank import lowrank_change
 
 
 def orthogonal_attention(
@@ -70,7 +71,7 @@ def attention_matrix(q: Tensor, k: Tensor, scale: Union[float, Tensor], *, mask:
     if mask is not None:
         q_core = q_core.masked_fill(~mask[..., None], 0.0)
         k_core = k_core.masked_fill(~mask[..., None], 0.0)
-    change = skew_attention(q_core, k_core, _per_entry(scale, q_core), "taylor", -1, core == torch.float64)
+    change = attention_expm1(q_core, k_core, _per_entry(scale, q_core), "taylor", -1, core == torch.float64)
     return plus_identity(change, 1.0).to(q.dtype)
 
 
@@ -84,17 +85,10 @@ def skew_exponential(s: Tensor, approximant: str = "taylor", squarings: Union[st
 
 
 def _apply(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    scale: Union[float, Tensor],
-    mask: Optional[Tensor],
-    form: str,
-    approximant: str,
-    squarings: Union[str, int],
+    q: Tensor, k: Tensor, v: Tensor, scale: Union[float, Tensor], mask: Optional[Tensor], how: Evaluation
 ) -> Tensor:
     """``orthogonal_attention`` without its checks, for callers that have replaced it."""
-    return _in_core_type(q, k, v, scale, mask, form, approximant, squarings).to(v.dtype)
+    return _in_core_type(q, k, v, scale, mask, how.form, how.approximant, how.squarings).to(v.dtype)
 
 
 def _in_core_type(
@@ -117,10 +111,16 @@ def _in_core_type(
     c = _per_entry(scale, q_core)
     count, double = _squarings_count(squarings), core == torch.float64
     if _is_dense(form, q.size(-2), q.size(-1)):
-        change = dense_attention(q_core, k_core, v_core, c, approximant, count, double)
-    else:
-        change = lowrank_attention(q_core, k_core, v_core, c, approximant, count, double, form == "auto")
-    return v.to(core) + change
+        return v.to(core) + dense_change(q_core, k_core, v_core, c, approximant, count, double)
+    # One batch axis: where heads are views of a packed projection, this copies once what every product would copy.
+    c = c.expand_as(q[..., :1, :1]).reshape(-1, 1, 1)
+    q_core, k_core, v_core = _one_batch_axis(q_core), _one_batch_axis(k_core), _one_batch_axis(v_core)
+    change = lowrank_change(q_core, k_core, v_core, c, approximant, count, double, form == "auto")
+    return v.to(core) + change.reshape(v.shape)
+
+
+def _one_batch_axis(x: Tensor) -> Tensor:
+    return x.reshape(-1, x.size(-2), x.size(-1))
 
 
 def _core_dtype(q: Tensor) -> torch.dtype:

@@ -1,4 +1,4 @@
-"""What the operators accept, and the messages for what they do not."""
+"""Checks of the arguments of the operators."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import torch
 from torch import Tensor
 
 from osa_runtime.errors import ExponentRangeError, InputError
+from osa_runtime.exponential import check_evaluation
 from osa_runtime.ops.values import any_of, has_values, whole
-
-FORMS = ("auto", "dense", "lowrank")
-APPROXIMANTS = ("taylor", "pade")
-MOST_FIXED_SQUARINGS = 46
 
 
 def check_attention_inputs(
@@ -28,13 +25,7 @@ def check_attention_inputs(
     _check_scale(scale, q)
     if mask is not None:
         _check_mask(mask, q)
-    check_options(form, approximant, squarings)
-
-
-def check_options(form: str, approximant: str, squarings: str | int) -> None:
-    _check_choice("form", form, FORMS)
-    _check_choice("approximant", approximant, APPROXIMANTS)
-    _check_squarings(squarings)
+    check_evaluation(form, approximant, squarings)
 
 
 def check_skew(s: Tensor, approximant: str, squarings: str | int) -> None:
@@ -42,8 +33,7 @@ def check_skew(s: Tensor, approximant: str, squarings: str | int) -> None:
         raise InputError(f"skew_exponential expects a floating-point tensor, got {_kind(s)}.")
     if s.dim() < 2 or s.size(-1) != s.size(-2) or s.size(-1) == 0:
         raise InputError(f"skew_exponential expects square matrices (..., n, n) with n ≥ 1, got {tuple(s.shape)}.")
-    _check_choice("approximant", approximant, APPROXIMANTS)
-    _check_squarings(squarings)
+    check_evaluation("dense", approximant, squarings)
     if torch.compiler.is_compiling() or s.numel() == 0 or not has_values(s):
         return
     defect, largest = _largest(s + s.mT), _largest(s)
@@ -125,21 +115,6 @@ def _broadcasts(shape: torch.Size, target: torch.Size) -> bool:
     if len(shape) > len(target):
         return False
     return all(a == b or a == 1 for a, b in zip(reversed(shape), reversed(target), strict=False))
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise InputError(f"{name} must be one of {', '.join(choices)}, got {value!r}.")
-
-
-def _check_squarings(squarings: str | int) -> None:
-    if squarings == "auto":
-        return
-    valid = isinstance(squarings, int) and not isinstance(squarings, bool) and 0 <= squarings <= MOST_FIXED_SQUARINGS
-    if not valid:
-        raise InputError(
-            f"squarings must be 'auto' or a whole number from 0 to {MOST_FIXED_SQUARINGS}, got {squarings!r}."
-        )
 
 
 def _kind(x: object) -> str:

@@ -5,9 +5,14 @@
 
 from __future__ import annotations
 
+# The lengths are part of the types, because TorchScript takes tables as default arguments and as tuples alone.
+Six = tuple[float, float, float, float, float, float]
+Seven = tuple[float, float, float, float, float, float, float]
+Eight = tuple[float, float, float, float, float, float, float, float]
+
 # Degree-8 Taylor polynomials in three products, as (x₁, x₃, x₄, x₅, x₆, x₇, y₁, y₂) of
 #   p(A) = y₀I + y₁A + y₂A₂ + (x₃A₂ + A₄)(x₄I + x₅A + x₆A₂ + x₇A₄),   A₄ = A₂(x₁A + A₂)
-TAYLOR_EXP: tuple[float, float, float, float, float, float, float, float] = (
+TAYLOR_EXP: Eight = (
     4.0,
     24.60826939130014145,
     0.014812404434097067862,
@@ -17,7 +22,7 @@ TAYLOR_EXP: tuple[float, float, float, float, float, float, float, float] = (
     1.0,
     0.13549236135285063166,
 )
-TAYLOR_PHI1: tuple[float, float, float, float, float, float, float, float] = (
+TAYLOR_PHI1: Eight = (
     4.5,
     35.425244170641218626,
     0.003377505067016276945,
@@ -31,7 +36,7 @@ TAYLOR_PHI1: tuple[float, float, float, float, float, float, float, float] = (
 # The same scheme for e^z − 1 = z·φ₁(z) with a Chebyshev projection of φ₁ of degree 7 on [−i, i], for skew matrices: the
 # error relative to z is 2.2e-8 up to 1, where Taylor's is 2.8e-6.
 CHEBYSHEV_EXP_REACH = 1.0
-CHEBYSHEV_EXP: tuple[float, float, float, float, float, float, float, float] = (
+CHEBYSHEV_EXP: Eight = (
     3.9777574753251296016,
     25.14898102162374163,
     0.014502730150485882825,
@@ -49,7 +54,7 @@ PADE_EXP: tuple[float, float, float, float] = (3 / 28, 1 / 1680, 1 / 2, 1 / 84)
 #   φ₁(z) ≈ Σⱼ uʲ(eⱼ + oⱼx),   R = CHEBYSHEV_REACH
 # The error relative to z stays below 2⁻²⁴ up to R, and powers of u, unlike powers of z, cancel nowhere: Σ|eⱼ| = 1.
 CHEBYSHEV_REACH = 4.3
-CHEBYSHEV_EVEN = (
+CHEBYSHEV_EVEN: Seven = (
     0.033172086579916661,
     0.51403663912089509,
     0.34719273979236637,
@@ -58,7 +63,7 @@ CHEBYSHEV_EVEN = (
     0.0011809641059863661,
     0.000073481606115087787,
 )
-CHEBYSHEV_ODD = (
+CHEBYSHEV_ODD: Seven = (
     0.92786067727447267,
     0.85654079113580179,
     0.3039517041052894,
@@ -71,7 +76,7 @@ CHEBYSHEV_ODD = (
 #   φ₁(z) ≈ Σⱼ z²ʲ(eⱼ + oⱼz)
 # So near to 0 powers of z² cancel little, and products with M², which are small, round less than products with u.
 NEAR_REACH = 3.12
-NEAR_EVEN = (
+NEAR_EVEN: Six = (
     0.99999994263896878,
     0.16666624057453807,
     0.0083328195832723691,
@@ -79,7 +84,7 @@ NEAR_EVEN = (
     2.7100335666717986e-6,
     2.0752654634771701e-8,
 )
-NEAR_ODD = (
+NEAR_ODD: Six = (
     0.49999997309106868,
     0.041666588956468107,
     0.0013888246664768249,
@@ -87,8 +92,15 @@ NEAR_ODD = (
     2.7161276921617919e-7,
     1.7530229130891625e-9,
 )
-# Steps of length R that are taken before squaring is cheaper.
+# Steps of length R that are taken before squaring is cheaper, and how far they reach.
 CHEBYSHEV_STEPS = 4
+FARTHEST = CHEBYSHEV_REACH * CHEBYSHEV_STEPS
+# Relative to tr M⁴, more than rounding takes from it wherever the low-rank form is not in doubt (lowrank.core_norm).
+FOURTHS_MARGIN = 2.0**-16
+# 4·ln 2: the balance of Q and K is the power of two next to (‖K‖²/‖Q‖²)^¼ (lowrank.gram_core).
+FOUR_LN2 = 2.772588722239781
+# Below every square of a length that matters, and in float32's range: 0/0 becomes 0 (rounding.spectral_estimate).
+TINY_SQUARE = 1e-37
 
 # The largest amplification of rounding (rounding.gram_amplification) with which the low-rank form stays in float32, and
 # with which it keeps, in float64, the digits of a float32 result; rounding.py has the latter once more, as a literal.
@@ -102,3 +114,17 @@ MOST_DENSE_ENTRIES = 2**26
 
 # Newton–Schulz steps that take the inverse of the Padé denominator from ‖I − q·p‖ ≤ θ²/28 to below eps.
 PADE_INVERSE_STEPS = 3
+
+
+def in_few_passes(table: Eight) -> Eight:
+    """A table of degree 8 rewritten for runtimes that pass over a matrix for every sum and every factor.
+
+    With a = g₁A, a₂ = g₂A², g₂ = 1/x₃ and g₁ = x₁/x₃, the scaling of A and A² takes in two of the factors:
+        t = a + a₂,   left = a₂t + a₂ = (A₄ + x₃A²)/x₃²,   p = left·right + low
+    with right and low combinations of left, t and a. Returns g₁, g₂ and the two sets of coefficients.
+    """
+    x1, x3, x4, x5, x6, x7, y1, y2 = table
+    g1, g2, square = x1 / x3, 1 / x3, 1 / x3**2
+    rest = x6 - x7 * x3
+    right = (x7 / square**2, rest / (g2 * square), (x5 - rest * x1) / (g1 * square))
+    return (g1, g2, *right, x4 / square, y2 / g2, (y1 - y2 * x1) / g1)

@@ -5,19 +5,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from osa_runtime.ops.pade import pade_expm1
+from osa_runtime.ops.approximants import scaled_expm1
 from osa_runtime.ops.rounding import check_digits, is_lost_in_terms
-from osa_runtime.ops.scaling import double_expm1, reach, scaling
-from osa_runtime.ops.taylor import chebyshev_expm1, taylor_expm1
+from osa_runtime.ops.scaling import doubled_expm1, reach, scaling
 
 
-def skew_matrix(q: Tensor, k: Tensor, scale: Tensor) -> Tensor:
+def skew_matrix(q: Tensor, k: Tensor, c: Tensor) -> Tensor:
     """S = c(QKᵀ − KQᵀ), skew to the last bit: one product and its own transpose.
 
     In float64: where S is small by cancellation (tokens with a common mean, K almost a multiple of Q), rounding the
     products to float32 first would cost its leading digits. One product of an N×N exponential is cheap.
     """
-    half = (q.to(torch.float64) * scale.to(torch.float64)) @ k.to(torch.float64).mT
+    half = (q.to(torch.float64) * c.to(torch.float64)) @ k.to(torch.float64).mT
     return (half - half.mT).to(q.dtype)
 
 
@@ -34,26 +33,19 @@ def skew_expm1(s: Tensor, approximant: str, squarings: int, double: bool) -> Ten
     """e^S − I for skew S. ``squarings`` < 0 means as many as the norm needs."""
     s2 = s @ s
     factor, count = scaling(skew_norm(s2), reach(approximant, "dense", double), squarings, double)
-    a, a2 = s * factor, s2 * (factor * factor)
-    if approximant == "pade":
-        z = pade_expm1(a, a2)
-    else:
-        z = taylor_expm1(a, a2) if double else chebyshev_expm1(a, a2)
-    return double_expm1(z, count)
+    return doubled_expm1(scaled_expm1(s, s2, factor, approximant, double), count)
 
 
-def skew_attention(q: Tensor, k: Tensor, scale: Tensor, approximant: str, squarings: int, double: bool) -> Tensor:
+def attention_expm1(q: Tensor, k: Tensor, c: Tensor, approximant: str, squarings: int, double: bool) -> Tensor:
     """e^S − I for S = c(QKᵀ − KQᵀ), NaN for entries whose S has no digits."""
-    s = skew_matrix(q, k, scale)
+    s = skew_matrix(q, k, c)
     size = torch.linalg.vector_norm(s.detach().to(torch.float64), dim=(-2, -1))
-    lost = is_lost_in_terms(q, k, scale, size, double)
+    lost = is_lost_in_terms(q, k, c, size, double)
     if not torch.jit.is_scripting():
         check_digits(lost)
     return skew_expm1(s, approximant, squarings, double).masked_fill(lost[..., None, None], float("nan"))
 
 
-def dense_attention(
-    q: Tensor, k: Tensor, v: Tensor, scale: Tensor, approximant: str, squarings: int, double: bool
-) -> Tensor:
-    """(e^S − I)V."""
-    return skew_attention(q, k, scale, approximant, squarings, double) @ v
+def dense_change(q: Tensor, k: Tensor, v: Tensor, c: Tensor, approximant: str, squarings: int, double: bool) -> Tensor:
+    """(e^S − I)·V with S = c(QKᵀ − KQᵀ)."""
+    return attention_expm1(q, k, c, approximant, squarings, double) @ v

@@ -35,15 +35,18 @@ def branch(
 
 @torch.jit.unused
 def loop(
-    unfinished: Callable[..., Tensor], body: Callable[..., tuple[Tensor, ...]], state: tuple[Tensor, ...]
+    unfinished: Callable[..., Tensor],
+    body: Callable[..., tuple[Tensor, ...]],
+    state: tuple[Tensor, ...],
+    fixed: tuple[Tensor, ...] = (),
 ) -> tuple[Tensor, ...]:
-    """The state after as many turns as ``unfinished`` says of it."""
+    """The state after as many turns as ``unfinished`` says of it; ``fixed`` is read by the turns and not changed."""
     from torch._higher_order_ops import while_loop
 
     if _traced_directly():
-        result: tuple[Tensor, ...] = torch.ops.higher_order.while_loop(unfinished, body, state, ())
+        result: tuple[Tensor, ...] = torch.ops.higher_order.while_loop(unfinished, body, state, fixed)
     else:
-        result = while_loop(unfinished, body, state)
+        result = while_loop(lambda *s: unfinished(*s, *fixed), lambda *s: body(*s, *fixed), state)
     return result
 
 

@@ -1,7 +1,7 @@
 """A seam for exporters: let a graph show one opaque node where eager would compute.
 
 An exporter that has its own definition of the operator installs a function for the time of a trace; it receives
-the arguments of ``orthogonal_attention`` and returns the node's output.
+q, k, v, scale, mask and the ``Evaluation`` of a call, and returns the node's output.
 """
 
 from __future__ import annotations
@@ -9,8 +9,11 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from torch import Tensor
+
+from osa_runtime.exponential import Evaluation
 
 Replacement = Callable[..., Tensor]
 
@@ -29,10 +32,10 @@ def intercept(replacement: Replacement) -> Iterator[None]:
         _active.remove(entry)
 
 
-def intercepted(*arguments: object) -> Tensor | None:
+def intercepted(*arguments: Any) -> Tensor | None:
     """The replacement's output, or None where none is active."""
     if _active:
         for owner, replacement in reversed(_active):
             if owner == threading.get_ident():
-                return replacement(*arguments)
+                return replacement(*arguments[:5], Evaluation(*arguments[5:]))
     return None

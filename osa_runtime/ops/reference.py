@@ -1,4 +1,4 @@
-"""Slow, obvious, float64: what the operators are measured against. It shares no code with them.
+"""The definition, slow, obvious and in float64, against which the operators are measured. It shares no code with them.
 
 iS is Hermitian for skew S, so exp(S) = U·diag(e^{−iλ})·Uᴴ from its eigenvectors: no series, no scaling.
 """
@@ -43,14 +43,32 @@ def orthogonal_attention(q: Tensor, k: Tensor, v: Tensor, scale: float | Tensor,
 def lowrank_orthogonal_attention(
     q: Tensor, k: Tensor, v: Tensor, scale: float | Tensor, mask: Tensor | None = None
 ) -> Tensor:
-    """exp(S)·V in float64 and in time linear in N: Theorem 2.1 with B from a reduced QR of [Q K] = B·[R_Q R_K].
-
-    exp(S) = I + B·(exp(c(R_Q·R_Kᵀ − R_K·R_Qᵀ)) − I)·Bᵀ. The rows of padded tokens are zero in Q and K.
-    """
+    """exp(S)·V in float64 and in time linear in N, by Theorem 2.1. The rows of padded tokens are zero in Q and K."""
     q, k, values = (x.to(torch.float64) for x in (q, k, v))
     if mask is not None:
         q, k, values = (x.masked_fill(~mask[..., None], 0.0) for x in (q, k, values))
-    basis, factor = torch.linalg.qr(torch.cat([q, k], -1))
-    rotation = attention_matrix(factor[..., : q.size(-1)], factor[..., q.size(-1) :], scale)
-    identity = torch.eye(rotation.size(-1), dtype=torch.float64, device=q.device)
-    return v.to(torch.float64) + basis @ ((rotation - identity) @ (basis.mT @ values))
+    basis, core = orthonormal_core(q, k, scale)
+    return v.to(torch.float64) + _in_basis(basis, skew_exponential(core), values)
+
+
+def paper_attention(q: Tensor, k: Tensor, v: Tensor, scale: float | Tensor) -> Tensor:
+    """exp(S)·V as the paper evaluates it, in the type of the inputs: reduced QR and ``matrix_exp``."""
+    basis, core = orthonormal_core(q, k, scale)
+    return v + _in_basis(basis, torch.linalg.matrix_exp(core), v)
+
+
+def orthonormal_core(q: Tensor, k: Tensor, scale: float | Tensor) -> tuple[Tensor, Tensor]:
+    """B and BᵀSB of Theorem 2.1 (arXiv 2602.05996), exp(S) = I + B·(exp(BᵀSB) − I)·Bᵀ.
+
+    B is from a reduced QR of [Q K] = B·[R_Q R_K], so BᵀSB = c(R_Q·R_Kᵀ − R_K·R_Qᵀ).
+    """
+    basis, triangle = torch.linalg.qr(torch.cat([q, k], -1))
+    r_q, r_k = triangle.split(q.size(-1), -1)
+    factor = torch.as_tensor(scale, dtype=q.dtype, device=q.device)[..., None, None]
+    return basis, factor * (r_q @ r_k.mT - r_k @ r_q.mT)
+
+
+def _in_basis(basis: Tensor, rotation: Tensor, v: Tensor) -> Tensor:
+    """B·(rotation − I)·Bᵀ·V."""
+    identity = torch.eye(rotation.size(-1), dtype=rotation.dtype, device=rotation.device)
+    return basis @ ((rotation - identity) @ (basis.mT @ v))

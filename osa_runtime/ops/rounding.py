@@ -1,4 +1,4 @@
-"""What rounding costs: how much each form amplifies it, and up to where the result has its digits.
+"""The cost of rounding: how much each form amplifies it, and up to where the result has its digits.
 
 ``README.md`` has the laws and how they were measured.
 """
@@ -9,19 +9,21 @@ import torch
 from torch import Tensor
 
 from osa_runtime.errors import ExponentRangeError
+from osa_runtime.ops.coefficients import FLOAT32_AMPLIFICATION, TINY_SQUARE
 from osa_runtime.ops.values import any_of
 
 
-def spectral_estimate(m: Tensor) -> Tensor:
+def spectral_estimate(m: Tensor, tiny: float = TINY_SQUARE) -> Tensor:
     """‖M‖₂ for each entry by three power steps from four fixed vectors: (…), between about 0.6 and 1 of the truth.
 
     sin(i(i + j)) looks random to features of any structure, unlike the columns of an identity or a vector of ones.
     """
+    m = m.detach()
     i = torch.arange(1, m.size(-1) + 1, dtype=m.dtype, device=m.device)[:, None]
     j = torch.arange(4, dtype=m.dtype, device=m.device)
-    y = m.detach().mT @ (m.detach() @ torch.sin(i * (i + j)))
-    lengths = torch.linalg.vector_norm(m.detach() @ y, dim=-2) / torch.linalg.vector_norm(y, dim=-2).clamp(min=1e-30)
-    return lengths.amax(-1)
+    y = m.mT @ (m @ torch.sin(i * (i + j)))
+    squares = (m @ y).square().sum(-2) / y.square().sum(-2).clamp(min=tiny)
+    return squares.amax(-1).sqrt()
 
 
 def gram_amplification(m: Tensor, norm: Tensor) -> Tensor:
@@ -29,37 +31,35 @@ def gram_amplification(m: Tensor, norm: Tensor) -> Tensor:
     return spectral_estimate(m).pow(3) / norm.clamp(min=1.0)
 
 
-def needs_float64(m: Tensor, w: Tensor, norm: Tensor, limit: float) -> Tensor:
-    """Whether an entry leaves the digits or the range of float32; asked so that NaN does."""
-    sound = (gram_amplification(m, norm) <= limit) & torch.isfinite(w.detach().square().sum((-2, -1)))
-    return ~sound.all()
+def is_in_doubt(m: Tensor, w: Tensor, norm: Tensor, limit: float = FLOAT32_AMPLIFICATION) -> Tensor:
+    """Which entries leave the digits or the range of float32; asked so that NaN does."""
+    return ~((gram_amplification(m, norm) <= limit) & torch.isfinite(w.detach().square().sum((-2, -1))))
 
 
-def is_lost_in_gram(f: Tensor, scale: Tensor, m: Tensor, norm: Tensor, double: bool) -> Tensor:
+def is_lost_in_gram(m: Tensor, norm: Tensor, double: bool) -> Tensor:
     """Which entries have lost, in float64, the digits of a float32 result, or ten digits of a float64 one.
 
     NaN and Inf have not lost anything: they came in, and go out as NaN. Beyond ‖S‖ of 8 every method loses in
     proportion to it.
     """
-    d = f.size(-1) // 2
     # A product: TorchScript stores larger whole numbers as integers, and reads no constants of a module.
-    limit = 65536.0 * (16.0 if double else 65536.0)  # 2²⁰ and 2³²
+    limit = 65536.0 * (16.0 if double else 65536.0)  # 2²⁰, and FLOAT64_AMPLIFICATION, 2³²
     amplification = gram_amplification(m, norm)
-    lost = torch.isfinite(amplification) & (amplification > limit * (norm / 8).clamp(min=1.0))
-    return lost | is_lost_in_terms(f[..., :d], f[..., d:], scale, norm, double)
+    return torch.isfinite(amplification) & (amplification > limit * (norm / 8).clamp(min=1.0))
 
 
-def is_lost_in_terms(q: Tensor, k: Tensor, scale: Tensor, norm: Tensor, double: bool) -> Tensor:
+def is_lost_in_terms(q: Tensor, k: Tensor, c: Tensor, norm: Tensor, double: bool) -> Tensor:
     """The same for S = c(QKᵀ − KQᵀ) itself, which has in float64 an error of up to eps·|c|·‖Q‖·‖K‖."""
     q64, k64 = q.detach().to(torch.float64), k.detach().to(torch.float64)
     lengths = torch.linalg.vector_norm(q64, dim=(-2, -1)) * torch.linalg.vector_norm(k64, dim=(-2, -1))
-    terms = lengths * scale.detach().to(torch.float64).abs()[..., 0, 0]
-    limit = 1048576.0 * norm.clamp(min=1.0) if double else torch.full_like(terms, 65536.0 * 262144.0)  # 2²⁰ and 2³⁴
+    terms = lengths * c.detach().to(torch.float64).abs()[..., 0, 0]
+    # 2²⁰, and LARGEST_TERMS, 2³⁴
+    limit = 1048576.0 * norm.clamp(min=1.0) if double else torch.full_like(terms, 65536.0 * 262144.0)
     return torch.isfinite(terms) & (terms > limit)
 
 
 def check_digits(lost: Tensor) -> None:
-    """In eager mode, raise where an entry is lost; a graph, which cannot raise, gives NaN for it."""
+    """In eager mode, raise where an entry is lost; a graph, which cannot raise, returns NaN for it."""
     if torch.compiler.is_compiling() or not any_of(lost):
         return
     raise ExponentRangeError(

@@ -1,8 +1,7 @@
 """Scaling and squaring: how often to halve the exponent, and the doubling that undoes it.
 
 Written for three readers at once, eager PyTorch, TorchScript and torch.export, so constants are local
-literals (TorchScript cannot see module globals) and data-dependent control flow goes through the
-functions at the end.
+literals (TorchScript cannot see module globals) and data-dependent loops go through ``graph_control``.
 """
 
 from __future__ import annotations
@@ -66,14 +65,14 @@ def scale_factor(norm: Tensor, limit: float, squarings: Tensor) -> Tensor:
     return torch.where(norm <= limit, factor, torch.full_like(norm, float("nan")))
 
 
-def scaling(norm: Tensor, theta: float, squarings: int, double: bool) -> tuple[Tensor, Tensor]:
-    """2⁻ˢ for each entry as (…, 1, 1), and s. ``squarings`` < 0 stands for as many as the norm needs."""
+def scaling(norm: Tensor, theta: float, squarings: int, double: bool, least: int = 0) -> tuple[Tensor, Tensor]:
+    """2⁻ˢ for each entry as (…, 1, 1), and s ≥ ``least``. ``squarings`` < 0 stands for as many as the norm needs."""
     every = norm
     if not torch.jit.is_scripting():
         check_range(norm, theta, squarings, double)
         every = whole(norm)
     if squarings < 0:
-        count = squarings_needed(every, theta, double)
+        count = squarings_needed(every, theta, double).clamp(min=least)
     else:
         count = torch.full([], squarings, dtype=torch.int64, device=norm.device)
     return scale_factor(norm, largest_norm(theta, squarings, double), count)[..., None, None], count
@@ -100,38 +99,33 @@ def check_range(norm: Tensor, theta: float, squarings: int, double: bool) -> Non
     )
 
 
-def double_expm1(e: Tensor, squarings: Tensor) -> Tensor:
+def doubled_expm1(e: Tensor, squarings: Tensor) -> Tensor:
     """e^(2ˢA) − I from E = e^A − I: E ← 2E + E², as often as ``squarings`` says.
 
     Carrying e^A − I instead of e^A is what keeps an entry of small norm exact when another entry of its batch
     needs many squarings.
     """
-    if torch.jit.is_scripting():
-        for _ in range(int(squarings)):
-            e = 2 * e + e @ e
-        return e
-    if captures_control_flow():
-        return _double_expm1_in_graph(e, squarings)
+    if not torch.jit.is_scripting():  # noqa: SIM102  # TorchScript skips the body only when this stands alone
+        if captures_control_flow():
+            return _doubled_expm1_in_graph(e, squarings)
     for _ in range(trip_count(squarings)):
         e = torch.add(e @ e, e, alpha=2)
     return e
 
 
-def double_phi1(e: Tensor, y: Tensor, squarings: Tensor) -> Tensor:
-    """2ˢ·φ₁(2ˢA)·W from E = e^A − I and Y = φ₁(A)·W: Y ← 2Y + EY, E ← 2E + E²."""
-    if torch.jit.is_scripting():
-        for _ in range(int(squarings)):
-            y, e = 2 * y + e @ y, 2 * e + e @ e
-        return y
-    if captures_control_flow():
-        return _double_phi1_in_graph(e, y, squarings)
-    for _ in range(trip_count(squarings)):
+def doubled_phi1(e: Tensor, y: Tensor, squarings: Tensor) -> Tensor:
+    """2ˢ·φ₁(2ˢA)·W from E = e^A − I and Y = φ₁(A)·W: Y ← 2Y + EY, E ← 2E + E²; the last E is not needed. s ≥ 1."""
+    if not torch.jit.is_scripting():  # noqa: SIM102  # TorchScript skips the body only when this stands alone
+        if captures_control_flow():
+            e, y = _doubled_phi1_in_graph(e, y, squarings - 1)
+            return torch.add(e @ y, y, alpha=2)
+    for _ in range(trip_count(squarings - 1)):
         y, e = torch.add(e @ y, y, alpha=2), torch.add(e @ e, e, alpha=2)
-    return y
+    return torch.add(e @ y, y, alpha=2)
 
 
 @torch.jit.unused
-def _double_expm1_in_graph(e: Tensor, squarings: Tensor) -> Tensor:
+def _doubled_expm1_in_graph(e: Tensor, squarings: Tensor) -> Tensor:
     def unfinished(left: Tensor, e: Tensor) -> Tensor:  # noqa: ARG001  # it takes the whole state
         return left > 0
 
@@ -142,11 +136,12 @@ def _double_expm1_in_graph(e: Tensor, squarings: Tensor) -> Tensor:
 
 
 @torch.jit.unused
-def _double_phi1_in_graph(e: Tensor, y: Tensor, squarings: Tensor) -> Tensor:
+def _doubled_phi1_in_graph(e: Tensor, y: Tensor, squarings: Tensor) -> tuple[Tensor, Tensor]:
     def unfinished(left: Tensor, e: Tensor, y: Tensor) -> Tensor:  # noqa: ARG001  # it takes the whole state
         return left > 0
 
     def double(left: Tensor, e: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return left - 1, 2 * e + e @ e, 2 * y + e @ y
 
-    return loop(unfinished, double, (squarings, e, y))[2]
+    _, e, y = loop(unfinished, double, (squarings, e, y))
+    return e, y

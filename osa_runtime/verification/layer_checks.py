@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from osa_runtime.errors import ExponentRangeError, RunError
+from osa_runtime.exponential import Evaluation
 from osa_runtime.exporters.eager import exact_attention
 from osa_runtime.ops.spectral_norm import masked, spectral_norm
 from osa_runtime.parity.certificate import HeadResult, LayerResult
@@ -59,12 +60,11 @@ def _core_bytes(insides: Insides, case: Case) -> int:
     return 4 * core.q.nbytes
 
 
-def _count(core: Core, osa: Mapping[str, Any], needed: int) -> int:
+def _count(core: Core, evaluation: Evaluation, needed: int) -> int:
     """The squarings as the artifact itself counts them; else as it is exported; else as its formula has them."""
-    fixed = osa.get("squarings")
     if core.squarings is not None:
         return core.squarings
-    return fixed if isinstance(fixed, int) else needed
+    return int(evaluation.squarings) if evaluation.is_fixed else needed
 
 
 def _check(
@@ -72,14 +72,14 @@ def _check(
 ) -> LayerResult:
     q, k, scale, _ = _tensors(core)
     norms = spectral_norm(q, k, scale)
-    form, approximant = str(osa.get("form", "auto")), str(osa.get("approximant", "taylor"))
-    squarings, bound = squarings_of(q, k, scale, form, approximant)
+    evaluation = Evaluation.recorded(osa)
+    squarings, bound = squarings_of(q, k, scale, evaluation)
     largest = float(osa["largest_norm"]) if "largest_norm" in osa else None
     common: dict[str, Any] = dict(
         layer=name,
         party=party,
         case=case,
-        squarings=_count(core, osa, squarings),
+        squarings=_count(core, evaluation, squarings),
         bound=bound,
         largest_norm=largest,
         tolerance=core_tolerance(dtype, float(norms.max())),

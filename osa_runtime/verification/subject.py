@@ -10,6 +10,7 @@ from typing import Any
 
 from osa_runtime.artifact import MANIFEST_FILE, Artifact, TensorSpec, sha256
 from osa_runtime.errors import ArtifactError, InputError
+from osa_runtime.exponential import Evaluation
 from osa_runtime.formats import FORMATS
 from osa_runtime.interface import ANY_DTYPE, Interface
 from osa_runtime.parity.certificate import Check
@@ -77,7 +78,7 @@ class Subject:
     @property
     def largest_norm(self) -> float | None:
         """Where a fixed number of squarings limits ‖S‖."""
-        fixed = isinstance(self.osa.get("squarings"), int)
+        fixed = Evaluation.recorded(self.osa).is_fixed
         return float(self.osa["largest_norm"]) if fixed and "largest_norm" in self.osa else None
 
     @property

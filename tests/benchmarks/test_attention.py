@@ -96,7 +96,7 @@ def test_the_references_agree_with_the_slow_definitions(tokens: int) -> None:
 @pytest.mark.parametrize("tokens", [5, 16, 40])
 def test_both_ways_of_the_paper_compute_the_same(tokens: int) -> None:
     inputs = make_inputs(Point(1, tokens, 8))
-    for method in (attention_contenders.paper_by_basis, attention_contenders.dense_exponential):
+    for method in (attention_contenders.paper_attention, attention_contenders.dense_exponential):
         found = method(inputs.q, inputs.k, inputs.v, inputs.scale)
         assert relative_error(found, inputs.exact_orthogonal()) < 1e-5
 
@@ -245,7 +245,7 @@ def test_every_contender_computes_what_it_should(operators: Operators, tokens: i
 
 
 def test_a_wrong_answer_has_no_time(operators: Operators, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention_contenders, "paper_by_basis", lambda q, k, v, scale: v * float("nan"))
+    monkeypatch.setattr(attention_contenders, "paper_attention", lambda q, k, v, scale: v * float("nan"))
     measured = operators.measure(Point(1, 80, 32), (PACKED, PAPER), Pace(rounds=2, block_seconds=0, pause=0))
     assert set(measured.wrong) == {PAPER}
     assert PAPER not in measured.contest

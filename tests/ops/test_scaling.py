@@ -1,11 +1,15 @@
-"""The choice of the number of squarings, at and around its steps."""
+"""The bound of ‖S‖ and the choice of the number of squarings, at and around its steps."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
+from osa_runtime.ops.lowrank import core_norm, gram_core, sheared
+from osa_runtime.ops.rounding import is_in_doubt, is_lost_in_gram
 from osa_runtime.ops.scaling import largest_norm, scale_factor, squarings_needed
+from structured_attention import KINDS, structured
 
 
 @pytest.mark.parametrize("theta", [0.05, 0.61, 0.84, 1.05])
@@ -31,3 +35,29 @@ def test_the_range_is_the_same_for_every_approximant_unless_the_squarings_are_fi
     assert {largest_norm(theta, -1, False) for theta in (0.61, 0.84, 1.05)} == {2.0**19}
     assert largest_norm(0.84, 3, False) == 0.84 * 8
     assert largest_norm(0.84, 20, False) == 2.0**19
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("kind", KINDS[:-2])  # S vanishes for the last two
+def test_the_bound_is_never_below_the_norm_where_it_decides(kind: str, dtype: torch.dtype) -> None:
+    """From 1 on, rounding included, wherever the core is used: below 1 nothing depends on it."""
+    generator = np.random.default_rng(0)
+    compared = 0
+    for draw in range(60):
+        d = int(generator.choice([1, 2, 3, 8, 16]))
+        tokens = int(generator.choice([2 * d + 1, 7 * d]))
+        arrays = structured(kind, tokens, d, 10.0 ** generator.uniform(-4, 0), generator)
+        q, k = (torch.from_numpy(x.astype(np.float32))[None] for x in arrays)
+        products = q.double() @ k.double().mT
+        size = torch.linalg.matrix_norm(products - products.mT, 2)
+        c = (1.0 + draw % 15) / size.clamp(min=1e-30)[:, None, None]
+        if dtype == torch.float64:
+            k = sheared(q.double(), k.double())
+        m, w, _ = gram_core(q.to(dtype), k.to(dtype), q.to(dtype), c.to(dtype))
+        norm = core_norm(m @ m)
+        unused = is_in_doubt(m, w, norm) if dtype == torch.float32 else is_lost_in_gram(m, norm, False)
+        if not unused and float(size) > 0:
+            compared += 1
+            exact = size.item() * c.to(dtype).item()
+            assert exact * (1 - 1e-6) <= float(norm) <= 1.6 * exact
+    assert compared or kind in ("parallel", "symmetric", "constant", "outlier")

@@ -1,0 +1,47 @@
+"""How the exponential is evaluated: one description, from the arguments of a layer to the manifest of an artifact."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from osa_runtime.errors import InputError
+
+FORMS = ("auto", "dense", "lowrank")
+APPROXIMANTS = ("taylor", "pade")
+MOST_FIXED_SQUARINGS = 46  # as many as the largest norm of a float64 result needs
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The arguments ``form``, ``approximant`` and ``squarings`` of ``orthogonal_attention``, which documents them."""
+
+    form: str = "auto"
+    approximant: str = "taylor"
+    squarings: str | int = "auto"
+
+    def __post_init__(self) -> None:
+        check_evaluation(self.form, self.approximant, self.squarings)
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the number of squarings is fixed, which limits ‖S‖."""
+        return self.squarings != "auto"
+
+    @classmethod
+    def recorded(cls, fields: Mapping[str, Any]) -> Evaluation:
+        """The evaluation that a manifest records; fields that are missing, or mixed among layers, are the default."""
+        names = ("form", "approximant", "squarings")
+        return cls(**{name: fields[name] for name in names if fields.get(name, "mixed") != "mixed"})
+
+
+def check_evaluation(form: str, approximant: str, squarings: str | int) -> None:
+    for name, value, choices in (("form", form, FORMS), ("approximant", approximant, APPROXIMANTS)):
+        if value not in choices:
+            raise InputError(f"{name} must be one of {', '.join(choices)}, got {value!r}.")
+    whole = isinstance(squarings, int) and not isinstance(squarings, bool)
+    if squarings != "auto" and not (whole and 0 <= int(squarings) <= MOST_FIXED_SQUARINGS):
+        raise InputError(
+            f"squarings must be 'auto' or a whole number from 0 to {MOST_FIXED_SQUARINGS}, got {squarings!r}."
+        )

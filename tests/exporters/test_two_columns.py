@@ -1,0 +1,194 @@
+"""The operators and the exported functions are one algorithm: function by function, on random cores.
+
+``osa_runtime/ops/README.md`` has the table of formulas and of their two implementations.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import onnx
+import onnxruntime
+import pytest
+import torch
+from onnx import TensorProto, helper
+from torch import Tensor
+
+import osa_runtime.ops
+from exponents import normal, relative_error
+from osa_runtime.exporters import FunctionChoice, build_functions
+from osa_runtime.ops import approximants, chebyshev, dense, lowrank, rounding, scaling
+from osa_runtime.ops.coefficients import CHEBYSHEV_REACH, FARTHEST, FLOAT64_AMPLIFICATION, LARGEST_TERMS
+
+D, E, N = 8, 5, 40
+POLYNOMIAL, PADE = FunctionChoice(form="auto"), FunctionChoice(approximant="pade")
+TYPES = {torch.float32: TensorProto.FLOAT, torch.float64: TensorProto.DOUBLE, torch.int64: TensorProto.INT64}
+
+
+def exported(name: str, *inputs: Tensor, outputs: int = 1, choice: FunctionChoice = POLYNOMIAL) -> list[Tensor]:
+    """The outputs of one ai.osa function in ONNX Runtime."""
+    functions = build_functions(choice)
+    feeds = {f"x{i}": x.numpy() for i, x in enumerate(inputs)}
+    given = [helper.make_tensor_value_info(f"x{i}", TYPES[x.dtype], x.shape) for i, x in enumerate(inputs)]
+    made = [onnx.ValueInfoProto(name=f"y{i}") for i in range(outputs)]
+    node = helper.make_node(name, list(feeds), [value.name for value in made], domain="ai.osa")
+    model = helper.make_model(
+        helper.make_graph([node], "one", given, made),
+        functions=functions,
+        opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid("ai.osa", 1)],
+        ir_version=10,
+    )
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return [torch.from_numpy(x) for x in session.run(None, feeds)]
+
+
+def core(norm: float, ratio: float = 1.0, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
+    """q, k, v and c of two entries of one head, with this bound of ‖S‖, and Q ``ratio`` times as long as K."""
+    q, k, v = (normal(2, N, width, seed=seed).to(dtype) for seed, width in ((1, D), (2, D), (3, E)))
+    one = torch.ones(2, 1, 1, dtype=dtype)
+    m, _, _ = lowrank.gram_core(q, k, v, one)
+    c = norm / lowrank.core_norm(m @ m)[:, None, None]
+    return q * ratio, k / ratio, v, c.to(dtype)
+
+
+def solved(norm: float) -> tuple[Tensor, ...]:
+    """m, m2, norm, w, t and c."""
+    q, k, v, c = core(norm)
+    m, w, t = lowrank.gram_core(q, k, v, c)
+    m2 = m @ m
+    return m, m2, lowrank.core_norm(m2), w, t, c
+
+
+def heads(*tensors: Tensor) -> list[Tensor]:
+    """(b, …) as (b, 1, …), and (b) as (b, 1, 1, 1): the functions have an axis for heads and keep that of matrices."""
+    return [x[:, None] if x.dim() == 3 else x[:, None, None, None] for x in tensors]
+
+
+def agree(ours: Tensor, theirs: Tensor, ulps: float = 8) -> None:
+    matrix = ours[:, None] if ours.dim() == 3 else ours[:, None, None, None]
+    assert matrix.shape == theirs.shape
+    assert float(relative_error(theirs, matrix).max()) <= ulps * torch.finfo(ours.dtype).eps
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("ratio", [1.0, 100.0, 1e-6])
+def test_gram_core_and_its_norm(ratio: float, dtype: torch.dtype) -> None:
+    q, k, v, c = core(2.0, ratio, dtype)
+    m, w, t = lowrank.gram_core(q, k, v, c)
+    for ours, theirs in zip((m, w, t), exported("GramCore", *heads(q, k, v, c), outputs=3), strict=True):
+        agree(ours, theirs)
+    agree(lowrank.core_norm(m @ m), exported("CoreNorm", *heads(m @ m))[0])
+
+
+def test_the_shear() -> None:
+    q, k, _, _ = core(2.0)
+    agree(lowrank.sheared(q, k + 3 * q), exported("Sheared", *heads(q, k + 3 * q))[0])
+
+
+def test_the_estimate_of_a_norm_and_the_amplification() -> None:
+    m, _, norm, *_ = solved(3.0)
+    agree(rounding.spectral_estimate(m), exported("SpectralEstimate", *heads(m))[0])
+    agree(rounding.gram_amplification(m, norm), exported("GramAmplification", *heads(m, norm))[0], 32)
+
+
+@pytest.mark.parametrize("size", [1.0, 6.0, float("nan")])
+def test_what_is_in_doubt(size: float) -> None:
+    m, _, norm, w, *_ = solved(2.0)
+    m, norm = m * size, norm * size
+    (theirs,) = exported("IsInDoubt", *heads(m, w, norm))
+    assert torch.equal(rounding.is_in_doubt(m, w, norm).float(), theirs[:, 0, 0, 0])
+    assert bool(theirs.all()) is (size != 1.0)
+
+
+@pytest.mark.parametrize("share", [0.9, 1.1])
+def test_what_is_lost(share: float) -> None:
+    m, _, norm, *_ = (x.double() for x in solved(2.0))
+    m *= (share * FLOAT64_AMPLIFICATION / rounding.gram_amplification(m, norm))[:, None, None] ** (1 / 3)
+    (theirs,) = exported("IsLostInGram", *heads(m, norm))
+    assert rounding.is_lost_in_gram(m, norm, False).tolist() == theirs[:, 0, 0, 0].tolist() == [share > 1] * 2
+    q, k, _, c = (x.double() for x in core(2.0))
+    c = share * LARGEST_TERMS / (torch.linalg.matrix_norm(q) * torch.linalg.matrix_norm(k))[:, None, None]
+    (theirs,) = exported("IsLostInTerms", *heads(q, k, c))
+    assert rounding.is_lost_in_terms(q, k, c, norm, False).tolist() == theirs[:, 0, 0, 0].tolist() == [share > 1] * 2
+
+
+def test_the_short_polynomial() -> None:
+    m, m2, _, w, t, c = solved(2.5)
+    agree(chebyshev.near_phi1(m2, w, m @ w), exported("NearPhi1", *heads(m2, w, m @ w))[0])
+    for ours, theirs in zip(
+        chebyshev.near_solution(m, m2, w, t, c),
+        exported("NearSolution", *heads(m, m2, w, t, c), outputs=2),
+        strict=True,
+    ):
+        agree(ours, theirs)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 4])
+def test_the_steps(steps: int) -> None:
+    m, m2, norm, w, t, c = solved((steps - 0.1) * CHEBYSHEV_REACH)
+    assert int(chebyshev.steps_needed(norm)) == steps
+    ours = chebyshev.stepped_solution(m, m2, norm, w, t, c)
+    theirs = exported("SteppedSolution", *heads(m, m2, norm, w, t, c), outputs=2)
+    for mine, other in zip(ours, theirs, strict=True):
+        agree(mine, other, 40 * steps)
+    u = m2 / FARTHEST**2
+    agree(chebyshev.chebyshev_phi1(u, w, m @ w / 50), exported("ChebyshevPhi1", *heads(u, w, m @ w / 50))[0])
+
+
+@pytest.mark.parametrize("choice", [POLYNOMIAL, PADE], ids=["taylor", "pade"])
+@pytest.mark.parametrize("norm", [0.5, 10.0])
+def test_scaling_and_squaring_of_the_core(norm: float, choice: FunctionChoice) -> None:
+    """In float64, where both take it; in float32 it would round too much to be compared."""
+    parts = [x.double() for x in solved(norm)]
+    m, m2, bound, w, t, c = parts
+    for_q, for_k = lowrank.gram_solution(m, m2, bound, w, t, c, choice.approximant, -1, False)
+    their_q, their_k, squarings = exported("GramSolution", *heads(*parts), outputs=3, choice=choice)
+    theta = scaling.reach(choice.approximant, "lowrank", False)
+    assert int(scaling.scaling(bound, theta, -1, False, 1)[1]) == squarings
+    # M is not normal: rounding grows with the cube of the norm.
+    agree(for_q, their_q, 500 * max(1.0, norm) ** 3)
+    agree(for_k, their_k, 500 * max(1.0, norm) ** 3)
+
+
+@pytest.mark.parametrize("choice", [POLYNOMIAL, PADE], ids=["taylor", "pade"])
+def test_the_dense_form(choice: FunctionChoice) -> None:
+    q, k, v, c = core(3.0)
+    s = dense.skew_matrix(q[:, :12], k[:, :12], c)
+    s2 = s @ s
+    agree(dense.skew_norm(s2), (exported("SkewFourths", *heads(s2))[0] / 2) ** 0.25)
+    factor = torch.full((2, 1, 1), 0.25)
+    ours = approximants.scaled_expm1(s, s2, factor, choice.approximant, False)
+    agree(ours, exported("ScaledExpm1", *heads(s, s2, factor), choice=choice)[0], 32)
+    expm1, _ = exported("SkewExpm1", *heads(s), outputs=2, choice=choice)
+    agree(dense.skew_expm1(s, choice.approximant, -1, False), expm1, 64)
+    change, _ = exported("DenseChange", *heads(q[:, :12], k[:, :12], v[:, :12], c), outputs=2, choice=choice)
+    agree(dense.dense_change(q[:, :12], k[:, :12], v[:, :12], c, choice.approximant, -1, False), change, 64)
+
+
+@pytest.mark.parametrize("norm", [0.1, 2.5, 4.0, 8.0, 100.0])
+def test_the_whole_change(norm: float) -> None:
+    q, k, v, c = core(norm)
+    change, _ = exported("LowRankChange", *heads(q, k, v, c), outputs=2)
+    agree(lowrank.lowrank_change(q, k, v, c, "taylor", -1, False, True), change, 40 * max(1.0, norm))
+
+
+MODULES = ("approximants", "attention", "chebyshev", "dense", "lowrank", "rounding", "scaling")
+# Names of ONNX alone: variants of a definition, and steps that eager writes in place.
+ALONE = {"Change", "MeanOfDiagonal", "SkewFourths", "TwiceIdentity", "Float32Attention", "Float64Change"}
+
+
+def test_names_and_files_are_the_same() -> None:
+    folder = Path(osa_runtime.ops.__file__).parent
+    names = {name.replace("_", "").lower() for module in MODULES for name in _functions(module)}
+    found = {f.name for choice in (POLYNOMIAL, PADE) for f in build_functions(choice)}
+    assert all((folder / f"{module}.py").exists() for module in MODULES)
+    assert {name for name in found - ALONE if name.lower() not in names} == set()
+    readme = (folder / "README.md").read_text()
+    assert [name for name in sorted(found) if f"`{name}`" not in readme] == []
+
+
+def _functions(module: str) -> Sequence[str]:
+    found = vars(importlib.import_module(f"osa_runtime.ops.{module}"))
+    return [name for name, value in found.items() if isinstance(value, Callable)]  # type: ignore[arg-type]
