@@ -123,7 +123,7 @@ def export(
 
         artifact = export_checkpoint(checkpoint, out, pixels=pixels, **options)
     else:
-        from osa_runtime.exporters.factory_export import export_factory
+        from osa_runtime.exporters.factory import export_factory
 
         artifact = export_factory(str(factory), weights, out, **options)
     report.result(artifact)
@@ -136,7 +136,7 @@ def _check_source(checkpoint: Path | None, factory: str | None, weights: Path | 
 
         check_checkpoint(checkpoint, out, pixels)
     else:
-        from osa_runtime.exporters.factory_export import check_factory
+        from osa_runtime.exporters.factory import check_factory
 
         check_factory(str(factory), weights, out)
 

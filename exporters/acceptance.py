@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from osa_runtime.errors import ExportError, InputError
 from osa_runtime.exponential import Evaluation
 from osa_runtime.exporters.eager import Eager, answer_of, oracle_of
 from osa_runtime.exporters.examples import Examples
-from osa_runtime.exporters.layer_norms import norms_by_layer
-from osa_runtime.exporters.runners import Array, Run, eager_runner
 from osa_runtime.interface import Interface
+from osa_runtime.ops import attention
+from osa_runtime.ops.interception import intercept
+from osa_runtime.ops.spectral_norm import masked, spectral_norm
 from osa_runtime.parity.certificate import OutputResult
 from osa_runtime.parity.compare import Tolerance
 from osa_runtime.parity.feeds import Case
 from osa_runtime.parity.judgement import Answers, Rules, judge
 from osa_runtime.parity.sensitivity import Spread
 from osa_runtime.parity.tolerances import relative_tolerance, rounding_move
+from osa_runtime.runtime.session import load
 
 Axis = tuple[str, int] | None
 
@@ -142,3 +150,54 @@ def _too_few(actual: Array, evaluation: Evaluation) -> str:
     if not evaluation.is_fixed or np.isfinite(actual).all():
         return ""
     return f" It has a fixed number of squarings ({evaluation.squarings}): use more, or squarings='auto'."
+
+
+def norms_by_layer(module: nn.Module, inputs: Sequence[Tensor]) -> dict[str, float]:
+    """The largest ‖S‖₂ over batch and heads, by the innermost layer that calls orthogonal attention."""
+    inside: list[str] = [""]
+    found: dict[str, float] = {}
+
+    def record(*arguments: Any) -> Tensor:
+        q, k, _, scale, mask = arguments[:5]
+        factor = torch.as_tensor(scale, dtype=torch.float64).expand(q.shape[:-2])
+        norm = float(spectral_norm(masked(q, mask), masked(k, mask), factor).max())
+        found[inside[-1]] = max(found.get(inside[-1], 0.0), norm)
+        return attention._apply(*arguments)
+
+    with contextlib.ExitStack() as hooks, intercept(record), torch.no_grad():
+        for name, layer in [(name, layer) for name, layer in module.named_modules() if name]:
+            before = layer.register_forward_pre_hook(lambda *_, name=name: inside.append(name))
+            after = layer.register_forward_hook(lambda *_: inside.pop() and None)
+            hooks.callback(before.remove)
+            hooks.callback(after.remove)
+        module(*inputs)
+    return found
+
+
+Array = NDArray[np.generic]
+Run = Callable[[Sequence[Tensor]], list[Array]]
+
+
+def eager_runner(module: nn.Module) -> Run:
+    def run(inputs: Sequence[Tensor]) -> list[Array]:
+        with torch.no_grad():
+            outputs = module(*inputs)
+        return [x.detach().cpu().numpy() for x in ([outputs] if isinstance(outputs, Tensor) else outputs)]
+
+    return run
+
+
+def artifact_runner(path: Path) -> Run:
+    """In the runtime of its format; an ONNX file in onnx's own evaluator where ONNX Runtime is not installed."""
+    if path.suffix == ".onnx" and importlib.util.find_spec("onnxruntime") is None:
+        from onnx.reference import ReferenceEvaluator
+
+        evaluator = ReferenceEvaluator(str(path))
+        return lambda inputs: list(evaluator.run(None, _named(evaluator.input_names, inputs)))
+    session = load(path)
+    names = [spec.name for spec in session.inputs]  # a file alone may have other names than its manifest
+    return lambda inputs: list(session.run(_named(names, inputs)).values())
+
+
+def _named(names: Sequence[str], inputs: Sequence[Tensor]) -> dict[str, Array]:
+    return {name: x.detach().cpu().numpy() for name, x in zip(names, inputs, strict=True)}

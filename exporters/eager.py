@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from osa_runtime.errors import ExponentRangeError, InputError, OsaError, RunError
-from osa_runtime.exporters.rounding import moved_state
 from osa_runtime.ops import reference
 from osa_runtime.ops.interception import intercept
 from osa_runtime.ops.spectral_norm import masked, spectral_norm
@@ -133,3 +132,18 @@ def answer_of(oracle: Eager | None, feeds: Mapping[str, Array]) -> dict[str, Arr
 def _tensor(array: Array, dtype: torch.dtype) -> Tensor:
     tensor = torch.from_numpy(array.copy())
     return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+
+def moved_state(module: nn.Module, amount: float, seed: int, coarse: bool) -> dict[str, Tensor]:
+    """All floating-point parameters and buffers, each value moved by up to ``amount`` of itself.
+
+    ``coarse``: by up to ``amount`` of the largest value of its channel instead, as quantisation does to matrices.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    return {name: _moved(x.detach(), amount, generator, coarse) for name, x in state.items() if x.is_floating_point()}
+
+
+def _moved(x: Tensor, amount: float, generator: torch.Generator, coarse: bool) -> Tensor:
+    size = x.abs().amax(tuple(range(1, x.dim())), keepdim=True) if coarse and x.dim() > 1 else x
+    return x + amount * size * (2 * torch.rand(x.shape, generator=generator, dtype=x.dtype) - 1)

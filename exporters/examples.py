@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import ExportError, InputError
-from osa_runtime.exporters.automatic_axes import resolve
-from osa_runtime.exporters.dynamic_axes import as_torch_takes, read_shapes
+from osa_runtime.exporters.dynamic_axes import as_torch_takes, read_shapes, resolve
 from osa_runtime.interface import Interface
 from osa_runtime.sample_inputs import sample_inputs
 

@@ -15,16 +15,15 @@ from osa_runtime.artifact import MANIFEST_FILE, Artifact, Manifest, describe_fil
 from osa_runtime.atomic import atomic_folder
 from osa_runtime.errors import InputError
 from osa_runtime.exponential import Evaluation
-from osa_runtime.exporters.acceptance import Exported, check_answers
+from osa_runtime.exporters.acceptance import Exported, artifact_runner, check_answers
 from osa_runtime.exporters.dynamic_axes import spelled_out
 from osa_runtime.exporters.examples import describe_examples, positional
 from osa_runtime.exporters.facts import axis_ranges, describe_outputs, squarings_named, versions
 from osa_runtime.exporters.folding import in_type, prepared
-from osa_runtime.exporters.progress import Listener, Progress
 from osa_runtime.exporters.recorded import record
 from osa_runtime.exporters.roles import find_roles
-from osa_runtime.exporters.runners import artifact_runner
 from osa_runtime.exporters.settings import DEFAULT_OPSET, ExportSettings
+from osa_runtime.exporters.steps import Listener, Progress
 from osa_runtime.formats import FORMATS
 from osa_runtime.interface import Interface
 from osa_runtime.manifest_checks import check_class_names, check_preprocessing, check_value_ranges
@@ -98,7 +97,7 @@ def export(
                 path = folder / format_.file
                 # Eager is the module as it was given: a mistake in folding must show, too.
                 eager = in_type(copy.deepcopy(module).eval(), settings)
-                run = artifact_runner(path, examples.names)
+                run = artifact_runner(path)
                 evaluation = Evaluation.recorded(osa)
                 written = Exported(run, settings.format, settings.dtype, rounding_depth(ready), evaluation)
                 check_answers(eager, written, examples, names, roles.batch)

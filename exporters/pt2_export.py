@@ -8,12 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from osa_runtime.exporters.blame import blame
 from osa_runtime.exporters.calls import traced_settings
 from osa_runtime.exporters.examples import Examples
-from osa_runtime.exporters.progress import Progress
-from osa_runtime.exporters.quiet import quiet
 from osa_runtime.exporters.settings import ExportSettings
+from osa_runtime.exporters.steps import Progress, blame, quiet
 from osa_runtime.formats import FORMATS
 
 

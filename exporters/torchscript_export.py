@@ -10,13 +10,11 @@ import torch
 from torch import nn
 
 from osa_runtime.errors import ExportError
-from osa_runtime.exporters.blame import reason
 from osa_runtime.exporters.calls import traced_settings
 from osa_runtime.exporters.examples import Examples
-from osa_runtime.exporters.progress import Progress
-from osa_runtime.exporters.quiet import quiet
 from osa_runtime.exporters.script_archive import rewrite
 from osa_runtime.exporters.settings import ExportSettings
+from osa_runtime.exporters.steps import Progress, quiet, reason
 from osa_runtime.formats import FORMATS
 
 

@@ -16,7 +16,7 @@ from osa_runtime.artifact import Artifact, Manifest, TensorSpec, describe_files
 from osa_runtime.errors import ArtifactError, InputError
 from osa_runtime.parity.feeds import sweep
 from osa_runtime.parity.tolerances import relative_tolerance
-from osa_runtime.runtime.calibrated_ranges import CalibratedRanges
+from osa_runtime.runtime.input_checks import CalibratedRanges
 from osa_runtime.runtime.squarings import counted_layers
 from osa_runtime.sample_inputs import sample_inputs
 

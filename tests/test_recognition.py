@@ -17,7 +17,7 @@ from osa_runtime import SkiplessViT, ViTConfig, load, load_checkpoint, save_chec
 from osa_runtime.cli.main import app
 from osa_runtime.errors import ArtifactError, CheckpointError
 from osa_runtime.exporters import export_checkpoint
-from osa_runtime.file_kinds import FileKind, file_kind
+from osa_runtime.recognition import FileKind, file_kind
 
 Make = Callable[[Path], object]
 

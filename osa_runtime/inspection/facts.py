@@ -13,7 +13,6 @@ import onnx
 
 from osa_runtime.artifact import Artifact, Manifest, TensorSpec
 from osa_runtime.errors import ArtifactError, InputError
-from osa_runtime.file_kinds import NO_MODELS, FileKind, file_kind
 from osa_runtime.inspection.kernel_coverage import KernelCoverage, expand, place
 from osa_runtime.onnx_files import (
     count_parameters,
@@ -24,7 +23,7 @@ from osa_runtime.onnx_files import (
     readable_errors,
     weight_bytes,
 )
-from osa_runtime.recognition import not_an_artifact
+from osa_runtime.recognition import NO_MODELS, FileKind, file_kind, not_an_artifact
 from osa_runtime.runtime.kernels import check_providers, list_kernels
 
 

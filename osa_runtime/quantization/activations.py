@@ -13,7 +13,7 @@ import onnx
 from numpy.typing import NDArray
 
 from osa_runtime.errors import ExportError, InputError
-from osa_runtime.exporters.quiet import quiet
+from osa_runtime.exporters.steps import quiet
 from osa_runtime.quantization.selection import PRODUCTS, reads
 
 

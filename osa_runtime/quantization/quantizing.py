@@ -15,7 +15,7 @@ from osa_runtime.atomic import atomic_folder, check_replaceable
 from osa_runtime.environment import package_versions
 from osa_runtime.errors import InputError
 from osa_runtime.exporters.destination import check_apart
-from osa_runtime.exporters.progress import Listener, Progress
+from osa_runtime.exporters.steps import Listener, Progress
 from osa_runtime.onnx_files import LARGEST_SINGLE_FILE, external_files, read_onnx, weight_bytes
 from osa_runtime.parity.metrics import Metrics
 from osa_runtime.quantization.activations import Ranges, check_ranges, measure_ranges, quantize_dynamic, quantize_static

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from osa_runtime.artifact import TensorSpec
+from osa_runtime.artifact import Manifest, TensorSpec
 from osa_runtime.errors import InputError
 from osa_runtime.interface import ANY_DTYPE, ANY_SHAPE, Interface
 
@@ -132,3 +132,72 @@ def _check_range(where: str, size: int, limits: Mapping[str, int]) -> None:
         raise InputError(f"{where}, expected at least {least}.")
     if "max" in limits and size > limits["max"]:
         raise InputError(f"{where}, expected at most {limits['max']}: the model was exported for no more.")
+
+
+class QuickCheck:
+    def __init__(self, interface: Interface) -> None:
+        known = all(spec.dtype != ANY_DTYPE and spec.shape != ANY_SHAPE for spec in interface.inputs)
+        specs = interface.inputs if known else ()
+        self._specs = [(spec.name, np.dtype(spec.dtype), len(spec.shape), spec.shape) for spec in specs]
+        self._ranges = {
+            name: (max(1, limits.get("min", 1)), limits.get("max")) for name, limits in interface.axes.items()
+        }
+
+    def passes(self, feeds: Mapping[str, Any]) -> bool:
+        if type(feeds) is not dict or len(feeds) != len(self._specs):
+            return False
+        sizes: dict[str, int] = {}
+        for name, dtype, rank, expected in self._specs:
+            array = feeds.get(name)
+            if type(array) is not np.ndarray or array.dtype != dtype or array.ndim != rank:
+                return False
+            for size, axis in zip(array.shape, expected, strict=True):
+                if type(axis) is int:
+                    if size != axis:
+                        return False
+                elif size == 0 or sizes.setdefault(axis, size) != size:  # type: ignore[arg-type]
+                    return False
+        for name, (least, most) in self._ranges.items():
+            size = sizes.get(name, least)
+            if size < least or (most is not None and size > most):
+                return False
+        return bool(self._specs)
+
+
+class CalibratedRanges:
+    """Empty for models that take whatever comes."""
+
+    def __init__(self, manifest: Manifest | None) -> None:
+        described = manifest.quantization if manifest else {}
+        static = described.get("activations") == "static"
+        self._ranges = _read(described.get("calibration")) if static else {}
+
+    def __bool__(self) -> bool:
+        return bool(self._ranges)
+
+    def beyond(self, arrays: Mapping[str, Array]) -> list[str]:
+        """A sentence for each input that holds more or less than any example did."""
+        found = []
+        for name, (low, high) in self._ranges.items():
+            array = arrays.get(name)
+            if array is None or not array.size:
+                continue
+            least, most = float(array.min()), float(array.max())
+            if least < low or most > high:
+                found.append(
+                    f"Input {name} holds values from {least:.4g} to {most:.4g}, but this model was quantised with "
+                    f"examples from {low:.4g} to {high:.4g}: what lies beyond may be cut off. Quantise it with "
+                    "examples like this, or use the artifact that it was made from."
+                )
+        return found
+
+
+def _read(calibration: Any) -> dict[str, tuple[float, float]]:
+    """Manifests come from anywhere; ranges that are none say nothing."""
+    ranges = calibration.get("ranges") if isinstance(calibration, dict) else None
+    pairs = ranges.items() if isinstance(ranges, dict) else ()
+    return {name: (pair[0], pair[1]) for name, pair in pairs if _is_range(pair)}
+
+
+def _is_range(pair: Any) -> bool:
+    return isinstance(pair, list) and len(pair) == 2 and all(isinstance(end, (int, float)) for end in pair)

@@ -13,14 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 from osa_runtime.artifact import Artifact, Manifest, TensorSpec
 from osa_runtime.errors import InputError, RunError
-from osa_runtime.file_kinds import NO_MODELS, file_kind
 from osa_runtime.formats import FORMATS
 from osa_runtime.interface import Interface
-from osa_runtime.recognition import not_an_artifact
-from osa_runtime.runtime.calibrated_ranges import CalibratedRanges
+from osa_runtime.recognition import NO_MODELS, file_kind, not_an_artifact
 from osa_runtime.runtime.device import LoadOptions, Placement, parse_device
-from osa_runtime.runtime.input_checks import Array, check_finite_inputs, check_inputs, check_values, describe_nonfinite
-from osa_runtime.runtime.quick_check import QuickCheck
+from osa_runtime.runtime.input_checks import (
+    Array,
+    CalibratedRanges,
+    QuickCheck,
+    check_finite_inputs,
+    check_inputs,
+    check_values,
+    describe_nonfinite,
+)
 from osa_runtime.runtime.squarings import Squarings
 
 if TYPE_CHECKING:

@@ -6,12 +6,15 @@ of one name and about what lies between entries. A file could hold one model for
 
 from __future__ import annotations
 
+import ast
+import json
 import mmap
+import re
 import struct
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 END, END64, LOCATOR = struct.Struct("<4s4H2LH"), struct.Struct("<4sQ2H2L4Q"), struct.Struct("<4sLQL")
 CENTRAL, LOCAL = struct.Struct("<4s6H3L5H2L"), struct.Struct("<4s5H3L2H")
@@ -115,3 +118,67 @@ def _descriptor_length(content: mmap.mmap, place: int, entry: Entry) -> int:
         if layout.unpack_from(content, place) == (b"PK\7\10", entry.crc, entry.packed, entry.size):
             return layout.size
     raise ValueError(f"the sizes after {entry.name!r} are not what the directory says, so it can be read in two ways.")
+
+
+EXPRESSIONS = ("guards_code", "expr_str")
+ALLOWED = (
+    *(
+        ast.Expression,
+        ast.BoolOp,
+        ast.boolop,
+        ast.UnaryOp,
+        ast.unaryop,
+        ast.BinOp,
+        ast.operator,
+        ast.Compare,
+        ast.cmpop,
+    ),
+    *(ast.Constant, ast.Name, ast.Load, ast.Subscript, ast.Attribute, ast.Call, ast.keyword),
+)
+CALLED = re.compile(r"[A-Z]\w*|abs|bool|float|int")  # classes of sympy begin with a capital letter
+OF_TENSORS = ("size", "stride", "storage_offset", "dim")
+NAME = re.compile(r"[\w.+/-]*")
+TEXT = re.compile(r"[^'\"\\\r\n]*")  # the value of an argument, such as the equation of einsum
+
+
+def refuse_code(content: Any, key: str = "") -> None:
+    """Raise ValueError where a text is more than a name or, under the keys of expressions, more than arithmetic."""
+    if isinstance(content, dict):
+        for name, value in content.items():
+            _refuse_text(name, "")
+            if key != "metadata" or not isinstance(value, str):  # of nodes: where they come from
+                refuse_code(value, name)
+    elif isinstance(content, (list, tuple)):
+        for value in content:
+            refuse_code(value, key)
+    elif isinstance(content, str):
+        _refuse_text(content, key)
+
+
+def _refuse_text(text: str, key: str) -> None:
+    if key in EXPRESSIONS:
+        _refuse_expression(text)
+    elif text[:1] in ("[", "{"):  # a specification of inputs or outputs is JSON within JSON
+        refuse_code(json.loads(text))
+    elif not (TEXT if key in ("as_string", "as_float") else NAME).fullmatch(text):
+        raise ValueError(f"{text[:80]!r} is not a name that torch.export writes; it could run as code.")
+
+
+def _refuse_expression(text: str) -> None:
+    one_line = re.search(r"[#\\\r\n]", text) is None
+    nodes = ast.walk(ast.parse(text, mode="eval"))
+    if not one_line or not all(isinstance(node, ALLOWED) and _is_arithmetic(node) for node in nodes):
+        raise ValueError(f"the expression {text[:80]!r} is not arithmetic of sizes; it could run any code.")
+
+
+def _is_arithmetic(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Attribute) or (
+            isinstance(node.func, ast.Name) and CALLED.fullmatch(node.func.id) is not None
+        )
+    if isinstance(node, ast.Attribute):
+        of_math = isinstance(node.value, ast.Name) and node.value.id == "math" and not node.attr.startswith("_")
+        return of_math or node.attr in OF_TENSORS
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return NAME.fullmatch(node.value) is not None
+    return not isinstance(node, ast.Constant) or isinstance(node.value, (bool, int, float))

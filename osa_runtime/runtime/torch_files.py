@@ -17,8 +17,7 @@ from typing import Any
 from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import ArtifactError, MissingDependencyError
 from osa_runtime.interface import ANY_DTYPE, ANY_SHAPE, Interface
-from osa_runtime.runtime.program_texts import refuse_code
-from osa_runtime.runtime.torch_archives import refuse_ambiguous
+from osa_runtime.runtime.torch_archives import refuse_ambiguous, refuse_code
 
 UNPICKLED = "its weights must be plain data"
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from osa_runtime.artifact import Artifact, Manifest, TensorSpec, sha256
 from osa_runtime.exporters.checkpoint_export import export_checkpoint, load_model
-from osa_runtime.exporters.factory_export import check_factory, export_built, load_factory
+from osa_runtime.exporters.factory import check_factory, export_built, load_factory
 from osa_runtime.exporters.pipeline import export
 from osa_runtime.exporters.recorded import is_static, recorded_examples, recorded_options
 from osa_runtime.interface import ANY_DTYPE, Range

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from osa_runtime import OrthogonalSelfAttention
 from osa_runtime.errors import ExportError
 from osa_runtime.exporters import export
+from osa_runtime.exporters.acceptance import norms_by_layer
 from osa_runtime.exporters.eager import Eager
-from osa_runtime.exporters.layer_norms import norms_by_layer
 from osa_runtime.models import EncoderConfig, SkiplessEncoder
 from osa_runtime.verification.answers import reference_answers
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from exponents import normal
 from osa_runtime.artifact import Artifact
 from osa_runtime.exporters import export_checkpoint
-from osa_runtime.exporters.runners import artifact_runner
+from osa_runtime.exporters.acceptance import artifact_runner
 from osa_runtime.models import EncoderConfig, SkiplessEncoder, SkiplessViT, ViTConfig, load_checkpoint, save_checkpoint
 from osa_runtime.parity import compare, relative_tolerance
 
@@ -63,7 +63,7 @@ def agrees(
     artifact: Artifact, eager: nn.Module, config: ViTConfig | EncoderConfig, sizes: list[tuple[int, int]]
 ) -> None:
     manifest = artifact.manifest
-    run = artifact_runner(artifact.model_path, [spec.name for spec in manifest.inputs])
+    run = artifact_runner(artifact.model_path)
     for batch, tokens in sizes:
         x = inputs(config, batch, tokens)
         with torch.no_grad():
@@ -141,7 +141,7 @@ def test_half_precision(tmp_path: Path) -> None:
     source = checkpoint(config, tmp_path / "c")
     for kind in FORMATS:
         artifact = export_checkpoint(source, tmp_path / kind, format=kind, dtype="fp16")
-        run = artifact_runner(artifact.model_path, ["images"])
+        run = artifact_runner(artifact.model_path)
         x = inputs(config, 3, 0)[0]
         with torch.no_grad():
             expected = load_checkpoint(source)(x).numpy()
@@ -189,7 +189,7 @@ def test_what_can_be_folded_is_folded(tmp_path: Path) -> None:
 def test_an_unknown_token_never_gives_a_number(tmp_path: Path, bad: int) -> None:
     """In ONNX a negative index counts from the end of the table; the answer must be NaN or an error."""
     artifact = export_checkpoint(checkpoint(MODELS["encoder osa ids"], tmp_path / "c"), tmp_path / "a")
-    run = artifact_runner(artifact.model_path, ["tokens", "mask"])
+    run = artifact_runner(artifact.model_path)
     tokens, mask = torch.tensor([[1, 2, bad], [1, 2, 3]]), torch.ones(2, 3, dtype=torch.bool)
     if bad >= 0:
         with pytest.raises(Exception, match="out of data bounds"):

@@ -10,7 +10,7 @@ import pytest
 
 from osa_runtime.artifact import Artifact
 from osa_runtime.errors import ExportError, InputError, OsaError
-from osa_runtime.exporters.factory_export import export_factory
+from osa_runtime.exporters.factory import export_factory
 
 FACTORY = """
 import torch

@@ -15,7 +15,7 @@ from exponents import normal
 from osa_runtime import load
 from osa_runtime.errors import ExponentRangeError, ExportError, InputError
 from osa_runtime.exporters import export
-from osa_runtime.exporters.runners import artifact_runner
+from osa_runtime.exporters.acceptance import artifact_runner
 from osa_runtime.nn import IsometricMLP, OrthogonalSelfAttention
 from osa_runtime.nn.depth import rounding_depth
 from osa_runtime.ops import orthogonal_attention
@@ -48,7 +48,7 @@ def test_a_module_of_ones_own(tmp_path: Path, kind: str) -> None:
         "mixed: float32[batch, length, 8]",
         "total: float32[batch, 8]",
     ]
-    run = artifact_runner(artifact.model_path, ["x", "real"])
+    run = artifact_runner(artifact.model_path)
     x, real = normal(3, 29, 8), torch.arange(29)[None] < torch.tensor([29, 1, 13])[:, None]
     with torch.no_grad():
         wanted = [y.numpy() for y in module(x, real)]
@@ -80,7 +80,7 @@ def test_shared_and_subclassed_layers_are_not_folded_wrongly(tmp_path: Path) -> 
     module = Tied()
     before = {name: value.clone() for name, value in module.state_dict().items()}
     artifact = export(module, (normal(2, 6, 8),), tmp_path / "a", dynamic_shapes={"x": {0: "batch", 1: "tokens"}})
-    run, x = artifact_runner(artifact.model_path, ["x"]), normal(3, 30, 8)
+    run, x = artifact_runner(artifact.model_path), normal(3, 30, 8)
     with torch.no_grad():
         assert compare(run([x])[0], module(x).numpy(), 1e-5)
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())

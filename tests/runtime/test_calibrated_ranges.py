@@ -15,7 +15,7 @@ from osa_runtime import load
 from osa_runtime.artifact import Manifest
 from osa_runtime.cli.main import app
 from osa_runtime.quantization import quantize
-from osa_runtime.runtime.calibrated_ranges import CalibratedRanges
+from osa_runtime.runtime.input_checks import CalibratedRanges
 from osa_runtime.serving.engine.engine import Engine
 from osa_runtime.serving.engine.messages import InferenceRequest
 from osa_runtime.serving.logs import Log

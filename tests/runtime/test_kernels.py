@@ -10,8 +10,7 @@ import pytest
 
 from osa_runtime.errors import InputError
 from osa_runtime.runtime import kernels
-from osa_runtime.runtime.cuda_kernels import CUDA_KERNELS
-from osa_runtime.runtime.kernels import OPEN_END, Kernel, KernelNeed, list_kernels
+from osa_runtime.runtime.kernels import CUDA_KERNELS, OPEN_END, Kernel, KernelNeed, list_kernels
 
 FLOAT, HALF = frozenset({"tensor(float)"}), frozenset({"tensor(float16)"})
 

@@ -13,7 +13,7 @@ from structures import Compare
 from torch import Tensor, nn
 
 from osa_runtime.exporters import export
-from osa_runtime.exporters.factory_export import export_factory
+from osa_runtime.exporters.factory import export_factory
 from osa_runtime.nn import OrthogonalSelfAttention
 from osa_runtime.runtime.device import Where
 from osa_runtime.verification import VerifyOptions, verify

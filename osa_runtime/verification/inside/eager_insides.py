@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from osa_runtime.exporters.eager import Eager
-from osa_runtime.exporters.rounding import moved_state
+from osa_runtime.exporters.eager import Eager, moved_state
 from osa_runtime.nn import IsometricMLP
 from osa_runtime.nn.projection import ProjectedAttention
 from osa_runtime.ops import attention

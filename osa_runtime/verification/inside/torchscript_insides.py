@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import torch
 
-from osa_runtime.exporters.quiet import quiet
+from osa_runtime.exporters.steps import quiet
 from osa_runtime.runtime.session import Session
 from osa_runtime.runtime.torch_files import read_torchscript
 from osa_runtime.verification.inside.insides import Array, Calls, Core, Glue, Insides, Written
