@@ -39,8 +39,8 @@ def build_report(rows: Sequence[Row], facts: Mapping[str, Any], verdicts: Sequen
     trained = [row for row in rows if row.place.norm == TRAINED_NORM]
     lengths = {row.place.tokens for row in rows if row not in trained}
     swept = sorted((row for row in rows if row.place.tokens in lengths), key=lambda row: row.place.norm)
-    sections = [f"6 heads, float32, ‖S‖₂ = {TRAINED_NORM:g} unless it says otherwise. Judged: {facts['judged']}.\n"]
-    sections.append(HOW_TO_READ)
+    about = f"6 heads, float32, ‖S‖₂ = {TRAINED_NORM:g} unless it says otherwise. Judged: {facts['judged']}.\n"
+    sections = [HOW_TO_READ]
     for width in _widths(trained):
         of_width = [row for row in trained if row.place.width == width]
         sections += [f"## d = {width}\n", _grid(of_width, facts["judged"])]
@@ -51,7 +51,8 @@ def build_report(rows: Sequence[Row], facts: Mapping[str, Any], verdicts: Sequen
     sections += [_wrong(rows), _memory(facts["memory"])]
     contests = {str(row.place): row.contest for row in rows}
     content = {"rows": [as_dict(row) for row in rows]}
-    return Report("attention", "The attention operator", facts, contests, content, sections, verdicts, _plots(rows))
+    title = "The attention operator"
+    return Report("attention", title, facts, contests, content, sections, verdicts, _plots(rows), about)
 
 
 def as_dict(row: Row) -> dict[str, Any]:

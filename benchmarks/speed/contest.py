@@ -143,11 +143,13 @@ def all_doubts(contests: Mapping[str, Contest]) -> list[str]:
     """Every reason not to trust some figure, once for all figures that it holds for."""
     concerned: dict[str, list[str]] = {}
     for place, contest in contests.items():
-        for name in contest.blocks:
-            if doubt := contest.doubt(name):
-                concerned.setdefault(doubt, []).append(f"{place} ({name})")
-    total = sum(len(contest.blocks) for contest in contests.values())
-    return [f"{'everywhere' if len(p) == total else ' / '.join(p)}: {reason}" for reason, p in concerned.items()]
+        doubts = {name: contest.doubt(name) for name in contest.blocks}
+        for reason in dict.fromkeys(filter(None, doubts.values())):
+            names = [name for name, doubt in doubts.items() if doubt == reason]
+            who = "" if len(names) == len(doubts) else f" ({'; '.join(names)})"
+            concerned.setdefault(reason, []).append(f"{place}{who}")
+    everywhere = list(contests)
+    return [f"{'everywhere' if p == everywhere else ' / '.join(p)}: {reason}" for reason, p in concerned.items()]
 
 
 def _seconds(call: TimedCall) -> float:

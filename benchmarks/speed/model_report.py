@@ -36,7 +36,7 @@ def _under(what: str, most: float, seconds: float | None) -> Verdict:
 
 def build_report(results: Sequence[ModelResult], facts: Mapping[str, Any]) -> Report:
     about = "Skipless models with ‖S‖₂ = 2 in every layer; the softmax model differs in its attention alone.\n"
-    sections = [about, HOW_TO_READ]
+    sections = [HOW_TO_READ]
     for result in results:
         config = result.subject.config
         sizes = f"{config.depth} × {config.dim}, {config.heads} heads, {result.subject.tokens} tokens"
@@ -48,7 +48,7 @@ def build_report(results: Sequence[ModelResult], facts: Mapping[str, Any]) -> Re
     batches = sorted({row.place for result in results for row in result.rows})
     size = (4.4 * len(results), 2.3 * len(batches))
     plots = {"model-time.svg": Plot("Milliseconds by model and batch", size, partial(draw_models, results, batches))}
-    return Report("model", "Whole models", facts, contests, content, sections, judged, plots)
+    return Report("model", "Whole models", facts, contests, content, sections, judged, plots, about)
 
 
 def _times(result: ModelResult) -> str:

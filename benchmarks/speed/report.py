@@ -69,7 +69,7 @@ class Plot(NamedTuple):
 
 @dataclass(frozen=True)
 class Report:
-    """``facts`` and ``content`` go into the JSON, ``sections`` into the Markdown; ``plots`` are by file name."""
+    """``facts`` and ``content`` are for the JSON, ``about`` and ``sections`` for the Markdown; ``plots`` are files."""
 
     name: str
     title: str
@@ -79,6 +79,7 @@ class Report:
     sections: Sequence[str]
     verdicts: Sequence[Verdict] = ()
     plots: Mapping[str, Plot] = field(default_factory=dict)
+    about: str = ""
 
     def as_json(self) -> dict[str, Any]:
         doubts = all_doubts(self.contests)
@@ -93,7 +94,14 @@ class Report:
         rows = [[verdict.target, verdict.found, MARK[verdict.met]] for verdict in self.verdicts]
         targets = ["## Targets\n", table(["target", "found", ""], rows)] if rows else []
         plots = "".join(f"![{plot.title}]({file})\n" for file, plot in self.plots.items())
-        parts = [f"# {self.title}\n", circumstances(self.facts), noisy if doubts else quiet, *targets, plots]
+        parts = [
+            f"# {self.title}\n",
+            circumstances(self.facts),
+            self.about,
+            noisy if doubts else quiet,
+            *targets,
+            plots,
+        ]
         return "\n".join(part for part in (*parts, *self.sections) if part)
 
     def write(self, folder: Path) -> None:
