@@ -1,4 +1,4 @@
-"""``osa bench``: how fast an exported model is here, what it needs, and how it compares with eager PyTorch."""
+"""``osa bench``: the speed and the needs of an exported model, also next to eager PyTorch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from osa_runtime.cli.where_options import WHERE, Device
 
-SIZES, HOW, OUTPUT = "Sizes and inputs", "How it is measured", "Output"
+SIZES, HOW, OUTPUT = "Sizes and inputs", "Measurement", "Output"
 
 
 def bench(
@@ -48,13 +48,14 @@ def bench(
             rich_help_panel=SIZES,
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the random inputs.", rich_help_panel=SIZES)] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random inputs.", rich_help_panel=SIZES)] = 0,
     warm_up: Annotated[int, typer.Option(min=0, help="Untimed calls before each block.", rich_help_panel=HOW)] = 3,
     iterations: Annotated[
-        int, typer.Option(min=1, help="Timed calls at least, of each contender and size.", rich_help_panel=HOW)
+        int, typer.Option(min=1, help="Least number of timed calls, of each contender and size.", rich_help_panel=HOW)
     ] = 30,
     seconds: Annotated[
-        float, typer.Option(min=0, help="Go on for so long, with each contender and size.", rich_help_panel=HOW)
+        float,
+        typer.Option(min=0, help="Least time of all timed calls, likewise.", rich_help_panel=HOW),
     ] = 1.0,
     memory: Annotated[
         bool, typer.Option("--memory/--no-memory", help="Measure memory, in more processes.", rich_help_panel=HOW)
@@ -92,7 +93,7 @@ def bench(
     """Measure latency, throughput, memory and load time of an exported model.
 
     With --against, the artifact and eager PyTorch take turns in blocks, with the same threads and inputs, and must
-    give the same answers; otherwise the exit code is 1 and no figures are shown. Figures of a noisy run are marked.
+    return the same answers; otherwise the exit code is 1 and no figures are shown. Figures of a noisy run are marked.
 
     [bold]Examples[/bold]
 

@@ -1,4 +1,4 @@
-"""What ``osa bench`` shows, and the JSON that it writes."""
+"""The tables that ``osa bench`` shows, and the JSON that it writes."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _footnotes(result: BenchmarkResult) -> list[str]:
         lines.append("against eager: eager's time over the artifact's in the same round, median and p10 to p90")
     lines += [f"note: {note}" for note in result.notes]
     if result.doubts:
-        lines += ["", "Too noisy to trust, the figures marked with !", *(f"  {doubt}" for doubt in result.doubts)]
+        lines += ["", "The figures marked with ! are too noisy to trust:", *(f"  {doubt}" for doubt in result.doubts)]
     return lines
 
 

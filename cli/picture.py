@@ -25,7 +25,7 @@ def is_picture(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class PixelOptions:
-    """``--mean`` and ``--std`` as they were typed, which go before what the manifest says."""
+    """``--mean`` and ``--std`` as they were typed; they take precedence over the manifest."""
 
     mean: str | None = None
     std: str | None = None
@@ -33,7 +33,7 @@ class PixelOptions:
 
 
 def read_picture(path: Path, spec: TensorSpec, options: PixelOptions) -> tuple[NDArray[Any], str]:
-    """(1, channels, height, width) of the input's type, and a sentence on what was done."""
+    """(1, channels, height, width) of the input's type, and a sentence on the conversion."""
     channels, height, width = spec.shape[1:]
     if not isinstance(height, int) or not isinstance(width, int) or channels not in MODES:
         raise InputError(f"{path} is a picture, which the input {spec} cannot take; give an array as .npy.")
@@ -77,7 +77,7 @@ def _standard(
             return trained, "as in training"
         # A picture of one colour has no spread; dividing by its zero would make NaN of it.
         own = Standardisation((float(pixels.mean()),), (float(pixels.std()) or 1.0,), UNIT)
-        return own, "the picture's own mean and deviation: the model does not say what it was trained on"
+        return own, "the picture's own mean and deviation: the model has no record of its training data"
     means, deviations = _per_channel("--mean", mean, channels), _per_channel("--std", std, channels)
     if min(deviations) <= 0:
         raise InputError(f"--std is {std}, expected numbers above 0.")

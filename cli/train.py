@@ -25,19 +25,19 @@ def train(
         typer.Option(
             "--data",
             help="Your own .npz: x (n, height, width) or (n, height, width, channels), y (n) whole numbers from 0; "
-            "x_test and y_test optional, else a fixed fifth is set aside.",
+            "x_test and y_test optional, otherwise a fixed fifth is set aside.",
             rich_help_panel=FILES,
         ),
     ] = None,
     data_dir: Annotated[
         Path | None,
         typer.Option(
-            help="Where fetched sets are.", show_default="$OSA_DATA or ~/.cache/osa-runtime", rich_help_panel=FILES
+            help="Folder of fetched data sets.", show_default="$OSA_DATA or ~/.cache/osa-runtime", rich_help_panel=FILES
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Discard the run in --out.", rich_help_panel=FILES)] = False,
     attention: Annotated[
-        Literal["osa", "softmax", "polynomial"], typer.Option(help="How tokens mix.", rich_help_panel=MODEL)
+        Literal["osa", "softmax", "polynomial"], typer.Option(help="Attention mechanism.", rich_help_panel=MODEL)
     ] = "osa",
     power: Annotated[int, typer.Option(help="Exponent of polynomial attention.", rich_help_panel=MODEL)] = 3,
     conditioning: Annotated[
@@ -67,13 +67,13 @@ def train(
     weight_decay: Annotated[float, typer.Option(help="AdamW's decay of matrices.", rich_help_panel=RECIPE)] = 0.01,
     clip: Annotated[float, typer.Option(help="Largest norm of a gradient.", rich_help_panel=RECIPE)] = 1.0,
     seed: Annotated[int, typer.Option(help="Decides the weights and the order of images.", rich_help_panel=RECIPE)] = 0,
-    device: Annotated[Literal["cpu", "cuda"], typer.Option(help="Where to compute.", rich_help_panel=RECIPE)] = "cpu",
+    device: Annotated[Literal["cpu", "cuda"], typer.Option(help="Device to train on.", rich_help_panel=RECIPE)] = "cpu",
     threads: Annotated[
         int | None,
         typer.Option(help="Threads on the CPU.", show_default="1 for small models", rich_help_panel=RECIPE),
     ] = None,
 ) -> None:
-    """Train an image classifier, by default with orthogonal attention and without skips and normalisation.
+    """Train an image classifier, by default with orthogonal attention and without skip connections and normalisation.
 
     Killed at any moment, the same command continues after the last finished epoch and ends with the same weights.
     Writes checkpoint/, metrics.json and curve.png into --out.

@@ -125,7 +125,7 @@ def _is_ready(port: int) -> bool:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/health/ready", timeout=5) as answer:
             return bool(answer.status == 200)
-    except OSError:  # nobody listens yet, or the answer is that it is not ready
+    except OSError:  # not listening yet, or the answer is that it is not ready
         return False
 
 

@@ -1,1 +1,1 @@
-"""What the speed benchmarks share: contests in rotating blocks, contenders, targets, reports, the baseline."""
+"""The parts of the speed benchmarks: contests in rotating blocks, contenders, targets, reports, the baseline."""

@@ -74,7 +74,7 @@ class Benchmark:
             problem = find_difference(ours, theirs, self._session.format, self._eager.depth, dtype)
             if problem:
                 return (
-                    f"{self._settings.artifact} and {self._settings.against} differ in their answers with "
+                    f"{self._settings.artifact} and {self._settings.against} return different answers with "
                     f"{configuration} ({problem}). The speed of a wrong answer is not reported.{self._origin()}"
                 )
         return None

@@ -1,4 +1,4 @@
-"""Which sizes are measured: batches and lengths, from what was asked for and what the model takes."""
+"""The batches and lengths that are measured, from the caller's choice and the model's limits."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class DynamicAxes:
 
 
 def dynamic_axes(specs: Sequence[TensorSpec], ranges: Mapping[str, Mapping[str, int]]) -> DynamicAxes:
-    """Which named axis is the batch and which the length: by their names, else by their places."""
+    """Find the batch and the length among the named axes: by name, otherwise by position."""
     known = [spec for spec in specs if spec.shape != ANY_SHAPE]
     names = list(dict.fromkeys(axis for spec in known for axis in spec.shape if isinstance(axis, str)))
     first = known[0].shape[0] if known and known[0].shape else None
@@ -103,7 +103,7 @@ def _lengths(axes: DynamicAxes, asked: tuple[int, ...] | None, data: Configurati
     if data is not None and data.tokens is not None and max(chosen) > data.tokens:
         raise InputError(
             f"tokens={_listed(chosen)}, but the data has {data.tokens} on the axis "
-            f"{axes.tokens}; ask for no more, or give longer data."
+            f"{axes.tokens}; choose smaller ones, or pass longer data."
         )
     return chosen
 

@@ -23,7 +23,7 @@ Array = NDArray[Any]
 
 
 class EagerModel:
-    """A checkpoint that takes and gives arrays, like a session: the same copies are part of the time of both."""
+    """A checkpoint that takes and returns arrays, like a session: the same copies are part of the time of both."""
 
     def __init__(self, checkpoint: Path, device: str, threads: int, half: bool = False) -> None:
         place = parse_device(device)

@@ -33,7 +33,7 @@ class Percentiles:
 
 @dataclass(frozen=True)
 class Figures:
-    """Latency in milliseconds. ``doubt`` says why not to trust them, None when nothing speaks against it."""
+    """Latency in milliseconds. ``doubt`` is a reason not to trust them, or None."""
 
     calls: int
     p50: float

@@ -1,4 +1,4 @@
-"""Opening the contenders, and how long that takes."""
+"""The contenders, opened, and the time that opening takes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def eager_class() -> type[EagerModel]:
 
 
 def describe_session(session: Session, path: Path) -> dict[str, Any]:
-    """Which artifact this is and where it really runs."""
+    """The artifact, and the device and provider on which it really runs."""
     placement = session.placement
     return {
         "path": str(path),

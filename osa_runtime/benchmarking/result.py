@@ -1,4 +1,4 @@
-"""What was measured, as objects and as JSON."""
+"""The result of a benchmark, as objects and as JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TIMED = "one call with arrays in and arrays out: checks of the inputs and copies
 class Measurement:
     """The figures of one configuration by contender. ``ratio`` is eager's time over the artifact's.
 
-    ``cores_busy_with_others`` is None where the system does not tell.
+    ``cores_busy_with_others`` is None where the system does not report it.
     """
 
     configuration: Configuration

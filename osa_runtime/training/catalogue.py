@@ -1,4 +1,4 @@
-"""The data sets known by name, where their files come from, and where they are kept."""
+"""The data sets known by name, the packages of their files, and the folder that keeps them."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def find_known(name: str) -> KnownDataset:
 
 
 def data_folder(chosen: str | os.PathLike[str] | None = None) -> Path:
-    """Where fetched data sets are kept: ``chosen``, else $OSA_DATA, else ~/.cache/osa-runtime."""
+    """The folder of fetched data sets: ``chosen``, otherwise $OSA_DATA, otherwise ~/.cache/osa-runtime."""
     return Path(chosen or os.environ.get("OSA_DATA") or Path.home() / ".cache" / "osa-runtime")
 
 

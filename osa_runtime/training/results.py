@@ -82,6 +82,6 @@ def _plot(axes: Any, history: Sequence[EpochRecord], quantity: str, factor: floa
         values = [factor * getattr(record, f"{part}_{quantity}") for record in history]
         axes.plot([record.epoch for record in history], values, color=colour, lw=2, marker="o", ms=3.5, label=part)
     axes.set_xlabel("epoch")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
     axes.grid(visible=False, axis="x")
     axes.legend()

@@ -103,4 +103,4 @@ def _finite(value: float) -> bool:
 
 def _check(name: str, value: object, valid: bool, expected: str) -> None:
     if not valid:
-        raise ConfigError(f"{name}={value}: expected {expected}.")
+        raise ConfigError(f"{name} is {value}, expected {expected}.")

@@ -229,14 +229,14 @@ def test_the_tables_say_where_softmax_wins_and_who_was_wrong() -> None:
 
 @pytest.fixture(scope="module")
 def operators(tmp_path_factory: pytest.TempPathFactory) -> Operators:
-    return Operators(8, 1, tmp_path_factory.mktemp("operators"))
+    return Operators(32, 1, tmp_path_factory.mktemp("operators"))
 
 
-@pytest.mark.parametrize("tokens", [5, 40])
+@pytest.mark.parametrize("tokens", [5, 80])
 def test_every_contender_computes_what_it_should(operators: Operators, tokens: int) -> None:
     names = (*attention.ALL, SGEMM)
-    measured = operators.measure(Point(2, tokens, 8), names, Pace(rounds=2, block_seconds=0, pause=0))
-    left_out = {DENSE} if tokens > 16 else set()  # beyond 2d
+    measured = operators.measure(Point(2, tokens, 32), names, Pace(rounds=2, block_seconds=0, pause=0))
+    left_out = {DENSE} if tokens > 64 else set()  # beyond 2d
     assert set(measured.contest.blocks) == set(names) - left_out
     assert set(measured.errors) == set(attention.ALL) - left_out
     assert max(measured.errors.values()) < 1e-5
@@ -246,7 +246,7 @@ def test_every_contender_computes_what_it_should(operators: Operators, tokens: i
 
 def test_a_wrong_answer_has_no_time(operators: Operators, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention_contenders, "paper_by_basis", lambda q, k, v, scale: v * float("nan"))
-    measured = operators.measure(Point(1, 40, 8), (PACKED, PAPER), Pace(rounds=2, block_seconds=0, pause=0))
+    measured = operators.measure(Point(1, 80, 32), (PACKED, PAPER), Pace(rounds=2, block_seconds=0, pause=0))
     assert set(measured.wrong) == {PAPER}
     assert PAPER not in measured.contest
     assert PACKED in measured.contest
@@ -261,7 +261,10 @@ def test_the_full_plan_has_the_whole_grid() -> None:
     assert {Point(1, tokens, 64) for tokens in (128, 129)} <= set(points)
 
 
-def test_a_quick_run_writes_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_quick_run_writes_everything(
+    operators: Operators, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(attention, "Operators", lambda *_: operators)  # exported once for all tests
     attention.main(["--quick", "--threads", "1", "--out", str(tmp_path)])
     written = json.loads((tmp_path / "attention.json").read_text())
     assert written["trustworthy"] is False  # two rounds are no measurement
