@@ -42,5 +42,6 @@ def require(purpose: str, *modules: str, extra: str) -> None:
 def missing_package(purpose: str, name: str | None, extra: str, otherwise: str = "") -> MissingDependencyError:
     """``otherwise`` ends the message, as ", or …"."""
     return MissingDependencyError(
-        f'{purpose} needs {name}, which is not installed. Run: pip install "osa-runtime[{extra}]"{otherwise}.'
+        f"{purpose} needs {name}, which {'are' if ' and ' in str(name) else 'is'} not installed. "
+        f'Run: pip install "osa-runtime[{extra}]"{otherwise}.'
     )

@@ -1,4 +1,4 @@
-"""The sizes that are measured: batches and lengths, from what was asked for and what the model takes."""
+"""The batches and lengths that are measured, from the caller's choice and the model's limits."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _lengths(axes: DynamicAxes, asked: tuple[int, ...] | None, data: Configurati
     if data is not None and data.tokens is not None and max(chosen) > data.tokens:
         raise InputError(
             f"tokens={_listed(chosen)}, but the data has {data.tokens} on the axis "
-            f"{axes.tokens}; ask for no more, or give longer data."
+            f"{axes.tokens}; choose smaller ones, or pass longer data."
         )
     return chosen
 

@@ -114,7 +114,7 @@ def test_a_missing_package_is_named_with_its_extra(
 
 def test_a_killed_run_continues_to_the_very_same_weights(images: Path, tmp_path: Path) -> None:
     def command(name: str) -> list[str]:
-        flags = ["--epochs", "25", "--batch-size", "2", *TINY[:-2]]
+        flags = ["--epochs", "12", "--batch-size", "2", *TINY[:-2]]
         return [*OSA, "train", "--data", str(images), "--out", str(tmp_path / name), *flags]
 
     with subprocess.Popen(command("killed"), stdout=subprocess.PIPE, text=True) as process:

@@ -6,8 +6,6 @@ import sys
 import pytest
 
 import osa_runtime.training as training
-from osa_runtime.environment import require
-from osa_runtime.errors import MissingDependencyError
 
 
 @pytest.mark.parametrize("name", training.__all__)
@@ -24,9 +22,3 @@ def test_the_facade_lists_exactly_what_it_can_give() -> None:
 def test_fetching_and_listing_need_no_torch() -> None:
     program = "import sys, osa_runtime.training.fetch, osa_runtime.training.datasets; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
-
-
-def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(MissingDependencyError, match=r"scikit-learn, .*pip install 'osa-runtime\[train\]'"):
-        require("Training", "sklearn", extra="train")
