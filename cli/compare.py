@@ -24,6 +24,9 @@ def compare(
         typer.Option("--tokens", help="Lengths, for models of sequences.", show_default="some", rich_help_panel=WHAT),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the random inputs.", rich_help_panel=WHAT)] = 0,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Leave out the grid of sizes and magnitudes.", rich_help_panel=WHAT)
+    ] = False,
     rtol: Annotated[
         float | None,
         typer.Option(
@@ -80,6 +83,7 @@ def compare(
         (seed, rtol, atol, Path("-") if bisect else None),
         (load_inputs, None),
         (device, threads, allow_fallback),
+        (None, quick, None),
     )
     from osa_runtime.verification import compare_artifacts
 

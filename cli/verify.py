@@ -61,6 +61,15 @@ def verify(
             help="Real images beside the others: digits, mnist, fashion-mnist, or an .npz.", rich_help_panel=WHAT
         ),
     ] = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(
+            help="The .npz that the ranges of a static quantisation come from: they are measured again.",
+            exists=True,
+            dir_okay=False,
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Leave out the grid of sizes and magnitudes.", rich_help_panel=WHAT)
     ] = False,
@@ -160,7 +169,7 @@ def verify(
         (seed, rtol, atol, bisect),
         (load_inputs, load_outputs),
         (device, threads, allow_fallback),
-        (data, quick),
+        (data, quick, calibration),
     )
     signer = Signer.of_key(sign, options, certify=certify, known=against is not None or factory is not None)
     check_data(evaluate)

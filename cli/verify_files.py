@@ -92,7 +92,7 @@ def options_of(
     judge: tuple[int, float | None, float | None, Path | None],
     loaded: tuple[Path | None, Path | None],
     where: tuple[str, int | None, bool],
-    more: tuple[str | None, bool] = (None, False),
+    more: tuple[str | None, bool, Path | None] = (None, False, None),
 ) -> VerifyOptions:
     from osa_runtime.runtime.device import Where
     from osa_runtime.verification.case_files import read_cases, read_outputs
@@ -127,4 +127,5 @@ def options_of(
         bisect=bisect,
         data=more[0],
         quick=more[1],
+        calibration=more[2],
     )

@@ -35,11 +35,20 @@ def is_needed(name: str) -> bool:
     return not name.endswith((".debug_pkl", "/.data/serialization_id"))
 
 
+def is_code(name: str, root: str) -> bool:
+    return name.startswith(f"{root}/code/") and name.endswith(".py")
+
+
 def in_order(entries: dict[str, bytes]) -> dict[str, bytes]:
-    code = {name: content.decode() for name, content in entries.items() if "/code/" in name and name.endswith(".py")}
-    pickles = {name: content for name, content in entries.items() if name.endswith(".pkl")}
+    """Raises ValueError where a class or a function is defined twice: which one torch takes is not for us to guess."""
     root = next(iter(entries)).partition("/")[0]
-    definitions = {name: text for path, text in code.items() for name, text in _definitions(path, text)}
+    code = {name: content.decode() for name, content in entries.items() if is_code(name, root)}
+    pickles = {name: content for name, content in entries.items() if name.endswith(".pkl")}
+    definitions: dict[str, str] = {}
+    for path, text in code.items():
+        for name, body in _definitions(path, text):
+            if definitions.setdefault(name, body) is not body:
+                raise ValueError(f"{name} is defined twice")
     names = _new_names(_reached(pickles.values(), definitions))
 
     def in_code(found: re.Match[str]) -> str:

@@ -45,7 +45,8 @@ class Answers:
 class Rules:
     """How an output is judged: the tolerance at a given ‖S‖, and the ‖S‖ beyond which NaN is the right answer.
 
-    ``batch`` is the axis of the rows, ``spread`` measures what rounding explains on a case.
+    ``batch`` is the axis of the rows, ``spread`` measures what rounding explains on a case. ``reference_norm`` is the
+    range of a reference that is an artifact itself, and may give NaN beyond it.
     """
 
     tolerance: Callable[[float], Tolerance]
@@ -53,6 +54,7 @@ class Rules:
     largest_norm: float | None = None
     spread: Callable[[Case], Spread | None] | None = None
     same_type: bool = True
+    reference_norm: float | None = None
     strict: bool = False  # the user's own tolerance: neither eager's distance nor amplified rounding excuses more
     histogram: ErrorHistogram = field(default_factory=ErrorHistogram)
 
@@ -91,7 +93,7 @@ def _judge_output(
 
 
 def _limits(row: Row, rules: Rules) -> Limits:
-    return Limits(rules.tolerance(row.norm), rules.largest_norm, rules.strict)
+    return Limits(rules.tolerance(row.norm), rules.largest_norm, rules.strict, rules.reference_norm)
 
 
 def _largest(norms: Array | None) -> float | None:

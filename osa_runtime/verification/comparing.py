@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -13,19 +14,21 @@ from osa_runtime.interface import Interface
 from osa_runtime.parity.certificate import Bisection, CaseResult, Check, LayerResult, UnitResult
 from osa_runtime.parity.compare import Tolerance
 from osa_runtime.parity.feeds import Case, sweep
+from osa_runtime.parity.histogram import ErrorHistogram
 from osa_runtime.parity.judgement import Answers, Rules, judge
-from osa_runtime.parity.plan import Planned, essential
 from osa_runtime.parity.sensitivity import Spread, moved
 from osa_runtime.parity.tolerances import EPS, relative_tolerance, rounding_move_of_inputs
 from osa_runtime.verification.answers import answer
 from osa_runtime.verification.bisect import first_wrong
+from osa_runtime.verification.excuses import undecided
 from osa_runtime.verification.inside.insides import Array, Insides
-from osa_runtime.verification.layer_checks import Party, check_layers, largest_norm
+from osa_runtime.verification.layer_checks import Party, check_layers, norms_by_row
 from osa_runtime.verification.options import Progress, Run, VerifyOptions, certify, torch_threads
 from osa_runtime.verification.parts import common_units
 from osa_runtime.verification.precision import check_precision
 from osa_runtime.verification.subject import Subject, check_files
 from osa_runtime.verification.unit_checks import with_cumulative
+from osa_runtime.verification.wide_sweep import widened
 
 LAYER_KINDS = ("random", "parallel", "given")
 
@@ -61,6 +64,7 @@ class _Comparison:
     ) -> None:
         self.first, self.second, self.options = first, second, options
         self.progress, self.checks = progress, checks
+        self.signature = self._signature()
         self.cases = list(options.inputs or self._sweep())
         self.outputs: dict[str, Mapping[str, Array]] = {}
         self.insides, self.reference = first.insides(), second.insides()
@@ -76,12 +80,15 @@ class _Comparison:
         rules = Rules(
             self._tolerance,
             self.first.signature.batch,
-            self.first.largest_norm,
+            self.first.range_of_norms,
             self._spread,
+            reference_norm=self.second.range_of_norms,
             same_type=self.first.dtype == self.second.dtype,
             strict=self.options.rtol is not None,
         )
-        results = tuple(self._case(case, rules) for case in self.cases)
+        results = [self._case(case, rules) for case in self.cases]
+        if self.options.inputs is None:
+            results += self._wide(rules)
         units, bisection = self._units(results)
         certificate = certify(
             self.options,
@@ -89,7 +96,7 @@ class _Comparison:
             subject=self.first.describe(),
             reference=self.second.describe(),
             checks=tuple(self.checks),
-            cases=results,
+            cases=tuple(results),
             layers=tuple(self._layers()),
             units=units,
             bisection=bisection,
@@ -109,7 +116,7 @@ class _Comparison:
         def run(seed: int | None) -> Mapping[str, Array]:
             generator = np.random.default_rng(seed)
             feeds = {n: x if seed is None else moved(x, amount, generator) for n, x in case.feeds.items()}
-            return precise.session.run(_in_types(Case(case.kind, case.sizes, feeds), precise).feeds)
+            return precise.session.run(self._fed(Case(case.kind, case.sizes, feeds), precise).feeds)
 
         return Spread.of(run(None), run)
 
@@ -117,7 +124,8 @@ class _Comparison:
         parties = (self.first, self.second)
         return self.options.tolerance(max(relative_tolerance(p.format, p.dtype, depth, norm) for p in parties))
 
-    def _sweep(self) -> Iterator[Case]:
+    def _signature(self) -> Interface:
+        """What both take."""
         mine, theirs = self.first.signature, self.second.signature
         limits = {
             axis: {"min": max(mine.least(axis), theirs.least(axis))}
@@ -125,29 +133,44 @@ class _Comparison:
             for axis in {*mine.axes, *theirs.axes}
         }
         values, pixels = {**theirs.values, **mine.values}, {**theirs.pixels, **mine.pixels}
-        signature = Interface(_narrower(mine.inputs, theirs.inputs), mine.outputs, limits, values, pixels, mine.roles)
+        return Interface(_narrower(mine.inputs, theirs.inputs), mine.outputs, limits, values, pixels, mine.roles)
+
+    def _sweep(self) -> Iterator[Case]:
         options = self.options
-        plain = list(sweep(signature, seed=options.seed, batches=options.batches, lengths=options.lengths))
-        yield from plain
-        middle = next((case.sizes for case in plain if case.kind != "random"), plain[-1].sizes)
-        grid = options.batches is None and options.lengths is None
-        for planned in essential(signature, middle, options.seed, grid=grid):
-            case = planned.case(signature)
-            if _can_be_compared(planned) and all(case.name != known.name for known in plain):
-                yield case
+        return sweep(self.signature, seed=options.seed, batches=options.batches, lengths=options.lengths)
+
+    def _wide(self, rules: Rules) -> list[CaseResult]:
+        results: list[CaseResult] = []
+
+        def run(case: Case) -> None:
+            results.append(self._case(case, rules))
+            self.cases.append(case)
+
+        self.checks.append(widened(self.signature, self.cases, self.options, run))
+        return results
 
     def _case(self, case: Case, rules: Rules) -> CaseResult:
         self.progress(f"case {case.name}")
-        mine = answer(self.first.session, _in_types(case, self.first))
+        mine = answer(self.first.session, self._fed(case, self.first))
         if isinstance(mine, Mapping):
             self.outputs[case.name] = mine
-        theirs = answer(self.second.session, _in_types(case, self.second))
+        theirs = answer(self.second.session, self._fed(case, self.second))
         if isinstance(theirs, str):
             raise InputError(f"The reference fails on the case {case.name}: {theirs}")
-        norm = largest_norm(self.reference, _in_types(case, self.second))
-        norms = None if norm is None else np.array([norm])
         names = [spec.name for spec in self.first.session.outputs]
-        return judge(case, Answers(mine, theirs, norms=norms), rules, names)
+        trial = judge(case, Answers(mine, theirs), dataclasses.replace(rules, histogram=ErrorHistogram()), names)
+        norms = None
+        if case.kind in LAYER_KINDS or trial.verdict != "pass":  # they cost more than the answers, and only excuse
+            norms = norms_by_row(self.reference, self._fed(case, self.second))
+        result = judge(case, Answers(mine, theirs, norms=norms), rules, names)
+        if case.kind.startswith("scaled ") and {self.first.dtype, self.second.dtype} != {"fp32"}:
+            return undecided(result, "only float64 can tell how many digits fewer bits leave at this magnitude")
+        return result
+
+    def _fed(self, case: Case, subject: Subject) -> Case:
+        """The inputs as both types hold them, so that both get the same numbers."""
+        other = self.second if subject is self.first else self.first
+        return _in_types(_in_types(case, other), subject)
 
     def _layers(self) -> Iterator[LayerResult]:
         parties: tuple[tuple[Subject, Insides, Party], ...] = (
@@ -158,7 +181,7 @@ class _Comparison:
             for kind in LAYER_KINDS:
                 for case in [case for case in self.cases if case.kind == kind][:1]:
                     self.progress(f"layers of {subject.session.path}, {case.name}")
-                    yield from check_layers(insides, _in_types(case, subject), subject.osa, subject.dtype, party)
+                    yield from check_layers(insides, self._fed(case, subject), subject.osa, subject.dtype, party)
 
     def _units(self, results: Sequence[CaseResult]) -> tuple[tuple[UnitResult, ...], Bisection | None]:
         """The first part behind which the two differ, on the first case where they do."""
@@ -173,11 +196,6 @@ class _Comparison:
         tolerances = {name: self._of_table(4 + 2 * index, norm) for index, name in enumerate(names)}
         units = tuple(with_cumulative(empty, self.insides, self.reference, None, case, tolerances, size))
         return units, first_wrong(units, case)
-
-
-def _can_be_compared(planned: Planned) -> bool:
-    """Without float64 nobody can tell whether NaN is right, or how few digits half precision leaves tiny values."""
-    return not planned.may_be_nan and not planned.kind.startswith("scaled ")
 
 
 def _least_limit(*limits: int | None) -> dict[str, int]:
@@ -211,5 +229,6 @@ def _narrower(first: tuple[TensorSpec, ...], second: tuple[TensorSpec, ...]) -> 
 
 def _in_types(case: Case, subject: Subject) -> Case:
     types = {spec.name: spec.dtype for spec in subject.session.inputs}
-    feeds = {name: array.astype(types[name]) if name in types else array for name, array in case.feeds.items()}
+    with np.errstate(over="ignore"):  # beyond the range of half precision is one of the magnitudes to try
+        feeds = {name: array.astype(types[name]) if name in types else array for name, array in case.feeds.items()}
     return Case(case.kind, case.sizes, feeds)

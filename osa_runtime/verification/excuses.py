@@ -22,6 +22,11 @@ def excused(result: CaseResult, case: Case, insides: Insides, osa: dict[str, Any
     reason = next((f"{layer.layer}: {layer.reason}" for layer in layers if layer.passed and not layer.heads), None)
     if reason is None:
         return result
+    return undecided(result, reason)
+
+
+def undecided(result: CaseResult, reason: str) -> CaseResult:
+    """The same result, where outputs that failed are undecided for this reason."""
     return dataclasses.replace(result, outputs=tuple(_undecided(output, reason) for output in result.outputs))
 
 

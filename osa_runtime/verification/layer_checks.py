@@ -43,14 +43,15 @@ def check_layers(
                 return
 
 
-def largest_norm(insides: Insides, case: Case) -> float | None:
-    """‖S‖₂ of the layer where it is largest; None where no layer shows it, or it is no finite number."""
-    norms = []
+def norms_by_row(insides: Insides, case: Case) -> Array | None:
+    """‖S‖₂ of the layer where it is largest; None where no layer shows it, and NaN for a row without a number."""
+    found: Array | None = None
     for names in chunks(insides.attentions, _core_bytes(insides, case)):
         for core in insides.cores_of(names, case.feeds).values():
             q, k, scale, _ = _tensors(core)
-            norms.append(float(spectral_norm(q, k, scale).max()))
-    return max(norms) if norms and all(math.isfinite(norm) for norm in norms) else None
+            norms = spectral_norm(q, k, scale).flatten(1).amax(1).numpy()
+            found = norms if found is None else np.fmax(found, norms)  # behind a layer of NaN there is only NaN
+    return found
 
 
 def _core_bytes(insides: Insides, case: Case) -> int:

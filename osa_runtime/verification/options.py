@@ -29,8 +29,9 @@ class VerifyOptions:
 
     ``outputs`` are expected outputs by case and name, in place of an eager model's. ``bisect`` is a folder for what
     reproduces a fault; it is written only when something fails. ``data`` is a known data set or an .npz of images, of
-    which cases are made beside the others. ``quick`` leaves the grid of sizes and magnitudes out,
-    ``seconds`` is what it may take in place of the usual time.
+    which cases are made beside the others. ``calibration`` is the .npz that static ranges were measured on: they are
+    measured again. ``quick`` leaves the grid of sizes and magnitudes out, ``seconds`` is what it may take in place of
+    the usual time.
     """
 
     where: Where = field(default_factory=Where)
@@ -43,6 +44,7 @@ class VerifyOptions:
     outputs: Mapping[str, Mapping[str, Array]] | None = None
     bisect: Path | None = None
     data: str | None = None
+    calibration: Path | None = None
     quick: bool = False
     seconds: float | None = None
 
@@ -58,6 +60,7 @@ class VerifyOptions:
             "atol": self.atol,
             "rtol": self.rtol,
             "data": self.data,
+            "calibration": self.calibration is not None,
             "quick": self.quick,
             "given_inputs": self.inputs is not None,
             "given_outputs": self.outputs is not None,

@@ -15,9 +15,9 @@ from osa_runtime.parity.certificate import Bisection, CaseResult, Check, LayerRe
 from osa_runtime.parity.compare import Tolerance
 from osa_runtime.parity.feeds import Case, sweep
 from osa_runtime.parity.judgement import Answers, Rules, judge
-from osa_runtime.parity.plan import Planned, essential, further
 from osa_runtime.parity.sensitivity import Spread
 from osa_runtime.parity.tolerances import relative_tolerance, rounding_move
+from osa_runtime.quantization.calibration import read_calibration
 from osa_runtime.sample_inputs import sample_inputs
 from osa_runtime.verification.answers import answer, reference_answers
 from osa_runtime.verification.bisect import Suspicion, bisect
@@ -35,7 +35,7 @@ from osa_runtime.verification.row_checks import check_rows
 from osa_runtime.verification.structure.check import check_structure
 from osa_runtime.verification.subject import Subject, check_files
 from osa_runtime.verification.unit_checks import UNIT_DEPTH, Parties, check_parts, worst_of
-from osa_runtime.verification.wide_sweep import affordable, described
+from osa_runtime.verification.wide_sweep import widened
 
 UNKNOWN_WIDTH = 32  # of a head, where a model of one's own does not say it
 
@@ -74,6 +74,9 @@ def verify(
         described = {"name": path.name, "files": {}}
         return _early(chosen, described, reference, checks)
     with subject.session, torch_threads(chosen.where.threads, subject.parameters):
+        if chosen.calibration is not None:
+            known = (against, module, factory) != (None, None, None)
+            _check_calibration(chosen.calibration, subject, known=known)
         checks += check_precision(subject)
         if against is not None and any(spec.dtype == "uint8" for spec in subject.inputs):
             expected = Expectation.of_checkpoint(Path(against), pixels="uint8")
@@ -88,7 +91,7 @@ def verify(
             if not checks[-1].passed:
                 return _early(chosen, subject.describe(), reference, checks)
             tell("structure: a fresh export")
-            structure = check_structure(subject, expected)
+            structure = check_structure(subject, expected, chosen.calibration)
             checks, notes = [*checks, *structure.checks], structure.notes
             if structure.rounded is not None:
                 expected = dataclasses.replace(expected, model=structure.rounded, unrounded=expected.model)
@@ -103,6 +106,17 @@ def _check_reference(against: object, module: nn.Module | None, factory: str | N
         raise InputError(f"There can be one reference, got {' and '.join(given)}.")
     if weights is not None and factory is None:
         raise InputError(f"weights={weights} goes with factory=package.module:function; others have their own weights.")
+
+
+def _check_calibration(examples: Path, subject: Subject, *, known: bool) -> None:
+    manifest = subject.session.manifest
+    if not known or manifest is None or manifest.quantization.get("activations") != "static":
+        raise InputError(
+            "calibration=… measures the ranges of a static quantisation again, on its reference; "
+            f"{subject.session.path} is not such an artifact, or no reference was given. Leave it out."
+        )
+    assert subject.artifact is not None
+    read_calibration(examples, subject.artifact)  # what is wrong with the file is an error, not a finding
 
 
 def _early(options: VerifyOptions, subject: Mapping[str, object], reference: object, checks: Sequence[Check]) -> Run:
@@ -223,24 +237,15 @@ class _Verification:
 
     def _wide(self, rules: Rules) -> list[CaseResult]:
         """The cases beyond the plain sweep; ``cases`` then has them, too."""
-        signature, seed, width = self._signature(), self.options.seed, self.expected.width if self.expected else None
-        middle = next((case.sizes for case in self.cases if case.kind != "random"), self.cases[-1].sizes)
         results: list[CaseResult] = []
 
-        def run(planned: Planned) -> None:
-            case = planned.case(signature)
-            if planned.may_be_nan and self.eager is None:
-                return
-            if all(case.name != known.name for known in self.cases):
-                results.append(self._case(case, rules))
-                self.cases.append(case)
+        def run(case: Case) -> None:
+            results.append(self._case(case, rules))
+            self.cases.append(case)
 
-        grid = self.options.batches is None and self.options.lengths is None
-        for planned in essential(signature, middle, seed, grid=grid):
-            run(planned)
-        more = further(signature, middle, width, seed) if grid and not self.options.quick else []
-        left_out = affordable(more, run, self.options.seconds)
-        self.checks.append(described(signature, self.cases, left_out))
+        width = self.expected.width if self.expected is not None else None
+        covered = widened(self._signature(), self.cases, self.options, run, width=width, nan=self.eager is not None)
+        self.checks.append(covered)
         return results
 
     def _case(self, case: Case, rules: Rules) -> CaseResult:

@@ -1,4 +1,4 @@
-"""Which cases of the wide sweep are run: the essential ones always, the others while there is time."""
+"""The wide sweep of verify and compare: the essential cases are always run, the others while there is time."""
 
 from __future__ import annotations
 
@@ -10,9 +10,40 @@ import numpy as np
 from osa_runtime.interface import Interface
 from osa_runtime.parity.certificate import Check
 from osa_runtime.parity.feeds import Case
-from osa_runtime.parity.plan import Planned
+from osa_runtime.parity.plan import Planned, essential, further
+from osa_runtime.verification.options import VerifyOptions
 
 SECONDS = 20.0  # for what is not essential
+
+
+def widened(
+    signature: Interface,
+    cases: Sequence[Case],
+    options: VerifyOptions,
+    run: Callable[[Case], None],
+    *,
+    width: int | None = None,
+    nan: bool = True,
+) -> Check:
+    """Run what goes beyond ``cases``, the plain sweep, to which ``run`` adds; without ``nan`` nothing that may be NaN.
+
+    The check says what all of them cover.
+    """
+    known = {case.name for case in cases}
+    middle = next((case.sizes for case in cases if case.kind != "random"), cases[-1].sizes)
+    grid = options.batches is None and options.lengths is None
+
+    def run_new(planned: Planned) -> None:
+        case = planned.case(signature)
+        if case.name not in known and (nan or not planned.may_be_nan):
+            known.add(case.name)
+            run(case)
+
+    for planned in essential(signature, middle, options.seed, grid=grid):
+        run_new(planned)
+    more = further(signature, middle, width, options.seed) if grid and not options.quick else []
+    left_out = affordable(more, run_new, options.seconds)
+    return described(signature, cases, left_out)
 
 
 def affordable(planned: Sequence[Planned], run: Callable[[Planned], None], seconds: float | None) -> int:

@@ -29,7 +29,7 @@ if history:  # what a process did before must not show in the names of types and
 from osa_runtime.exporters import export_checkpoint
 from osa_runtime.quantization import quantize
 for name, options in json.loads(sys.argv[5]):
-    export_checkpoint(checkpoints / name, out / json.dumps([name, options]).replace("/", "_"), **options)
+    export_checkpoint(checkpoints / name, out / json.dumps([name, options]).replace("/", "_"), checked=False, **options)
     if not options:
         for kind in ("none", "dynamic", "static"):
             source, examples = out / json.dumps([name, {}]), checkpoints / "examples.npz"

@@ -60,7 +60,7 @@ def _distances(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [_untrained, _trained])
+@pytest.mark.parametrize("make", [pytest.param(_untrained, marks=pytest.mark.long), _trained])
 def test_no_further_than_eager(make: Callable[[], SkiplessEncoder], tmp_path: Path) -> None:
     lengths = (512, 1024)
     figures = np.array([_distances(make, seed, lengths, tmp_path / str(seed)) for seed in range(SEEDS)])

@@ -47,6 +47,8 @@ class Bases:
         folder = self.home / "-".join([name, "artifact", *map(str, options.values())])
         if not folder.exists() and options.get("format") == "int8":
             quantize(self.artifact(name), folder)
+        elif not folder.exists() and options.get("format") == "int8, dynamic":
+            quantize(self.artifact(name), folder, activations="dynamic")
         elif not folder.exists() and options.get("format") == "int8, static":
             images = np.random.default_rng(0).normal(size=(64, 1, 8, 8)).astype(np.float32)
             np.savez(self.home / "examples.npz", images=images)
@@ -67,17 +69,13 @@ def _model(name: str) -> SkiplessViT | SkiplessEncoder:
 
 @dataclass(frozen=True)
 class Sabotage:
-    """``part`` is what must be named (a pattern): a part of the model, a weight, or a field of the manifest.
-
-    ``long`` ones have a sibling that is caught in the same way, and run with ``make test-long`` only.
-    """
+    """``part`` is what must be named (a pattern): a part of the model, a weight, or a field of the manifest."""
 
     fault: str
     base: str
     breaking: Breaking
     part: str
     options: dict[str, Any] = field(default_factory=dict)
-    long: bool = False
 
     @property
     def format(self) -> str:

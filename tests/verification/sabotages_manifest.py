@@ -53,7 +53,6 @@ OF_MANIFESTS = [
         "vit",
         manifest(lambda m: m["preprocessing"]["images"].update(pixels=[0.0, 255.0])),
         "pixels",
-        long=True,
     ),
     Sabotage(
         "names of classes that nobody gave",
@@ -65,7 +64,5 @@ OF_MANIFESTS = [
     Sabotage(
         "a layer of attention left out of the manifest", "vit", manifest(lambda m: m["attentions"].pop()), "attentions"
     ),
-    Sabotage(
-        "layers of attention exchanged in the manifest", "vit", manifest(exchange_layers), "attentions", long=True
-    ),
+    Sabotage("layers of attention exchanged in the manifest", "vit", manifest(exchange_layers), "attentions"),
 ]

@@ -168,6 +168,38 @@ def stale_data(source: Path, out: Path) -> Path:
     return signed(out)
 
 
+def exchanged_offsets(source: Path, out: Path) -> Path:
+    """Two weights of one shape in a file of their own, by their places in it alone."""
+    shutil.copytree(source, out)
+    model = onnx.load(out / "model.onnx", load_external_data=False)
+    kept = {
+        t.name: next(e for e in t.external_data if e.key == "offset")
+        for t in model.graph.initializer
+        if t.external_data
+    }
+    first, second = (kept[f"stack.blocks.{block}.attention.project/MatMul.weight"] for block in (0, 1))
+    first.value, second.value = second.value, first.value
+    (out / "model.onnx").write_bytes(model.SerializeToString())
+    return signed(out)
+
+
+def foreign_bias(model: onnx.ModelProto) -> None:
+    """A layer reads the bias of another one; both are in the file."""
+    node = next(one for one in model.graph.node if one.name == "stack.blocks.0.mlp.contract/Add")
+    node.input[:] = [name.replace("blocks.0.mlp.contract.bias", "blocks.1.mlp.contract.bias") for name in node.input]
+
+
+def more_files(source: Path, out: Path) -> Path:
+    shutil.copytree(source, out)
+    (out / "operators.so").write_bytes(b"whatever")
+    return signed(out)
+
+
+def default_of_function(model: onnx.ModelProto) -> None:
+    function = next(one for one in model.functions if one.name == "OrthogonalAttention")
+    function.attribute_proto.append(helper.make_attribute("extra", 1.0))
+
+
 NEGATE = "n = Neg (x) y = Where (c, n, x)"
 LARGE = "a = Abs (images) m = ReduceMax <keepdims = 0> (a) t = Constant <value_float = 20.0> () c = Greater (m, t) "
 ROWS = "s = Shape <start = 0, end = 1> (x) t = Constant <value_ints = [8]> () c = Greater (s, t) "
@@ -257,8 +289,24 @@ OF_ONNX = [
     Sabotage("a function of the same name in another domain", "vit", graph(foreign_function), f"{BLOCK}.attention"),
     Sabotage("a coefficient of the exponential off by a millionth", "vit", graph(coefficient), "in the function"),
     Sabotage("logits negated for one value of one pixel", "vit", at("logits", MAGIC + NEGATE), "logits"),
-    Sabotage("logits negated for inputs above 1e30", "vit", at("logits", HUGE + NEGATE), "logits", long=True),
-    Sabotage("subnormal values made 0", "vit", at(f"{BLOCK}.mlp/LeakyRelu", TINY), f"{BLOCK}.mlp", long=True),
-    Sabotage("two classes swapped", "vit", at("logits", CLASSES), "logits", long=True),
-    Sabotage("noise below every tolerance", "vit", at("logits", NOISE), "logits", long=True),
+    Sabotage("logits negated for inputs above 1e30", "vit", at("logits", HUGE + NEGATE), "logits"),
+    Sabotage("subnormal values made 0", "vit", at(f"{BLOCK}.mlp/LeakyRelu", TINY), f"{BLOCK}.mlp"),
+    Sabotage("two classes swapped", "vit", at("logits", CLASSES), "logits"),
+    Sabotage("noise below every tolerance", "vit", at("logits", NOISE), "logits"),
+    Sabotage("two places in external data exchanged", "vit", exchanged_offsets, "attention.project", EXTERNAL),
+    Sabotage("the bias of another layer", "vit", graph(foreign_bias), "stack.blocks.0.mlp"),
+    Sabotage("a file that no export writes", "vit", more_files, "operators.so"),
+    Sabotage("a default of a function", "vit", graph(default_of_function), "OrthogonalAttention"),
+    Sabotage(
+        "another operator set",
+        "vit",
+        graph(lambda model: model.opset_import.append(helper.make_opsetid("com.microsoft", 1))),
+        "operator sets",
+    ),
+    Sabotage(
+        "metadata that no export writes",
+        "vit",
+        graph(lambda model: model.metadata_props.add(key="class_names", value="cat, dog")),
+        "metadata_props",
+    ),
 ]

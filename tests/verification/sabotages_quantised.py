@@ -6,7 +6,7 @@ import numpy as np
 from sabotaged import BLOCK, Sabotage
 from sabotages_onnx import LARGE, NEGATE, ROWS, at, operator, weight
 
-INT8, STATIC = {"format": "int8"}, {"format": "int8, static"}
+INT8, STATIC, DYNAMIC = ({"format": kind} for kind in ("int8", "int8, static", "int8, dynamic"))
 
 
 def one_step(array: np.ndarray) -> np.ndarray:
@@ -55,17 +55,28 @@ OF_QUANTISED = [
         weight(f"{BLOCK}.attention.out/MatMul.weight_scale", no_scale),
         f"{BLOCK}.attention",
         INT8,
-        long=True,
     ),
     Sabotage("another scale of an activation", "vit", weight("Add_scale", lambda s: 1.01 * s), "Add_scale", STATIC),
-    Sabotage(
-        "a zero point off by one", "vit", weight("Add_zero_point", lambda z: z + 1), "Add_zero_point", STATIC, long=True
-    ),
+    Sabotage("a zero point off by one", "vit", weight("Add_zero_point", lambda z: z + 1), "Add_zero_point", STATIC),
     Sabotage(
         "NaN taken for a number",
         "vit",
         operator("embed/MatMul_carried", "Identity", lambda inputs: inputs[:1]),
         "embed",
         STATIC,
+    ),
+    Sabotage(
+        "one weight of dynamic products off by one step",
+        "vit",
+        weight(f"{BLOCK}.mlp.expand/MatMul.weight_quantized", one_step),
+        f"{BLOCK}.mlp.expand",
+        DYNAMIC,
+    ),
+    Sabotage(
+        "another zero point of weights",
+        "vit",
+        weight(f"{BLOCK}.mlp.expand/MatMul.weight_zero_point", lambda z: z + 1),
+        "zero_point",
+        DYNAMIC,
     ),
 ]

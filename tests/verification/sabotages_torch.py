@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 import zipfile
 from collections.abc import Callable
@@ -20,25 +21,56 @@ aten = torch.ops.aten
 # The code of TorchScript is text in an archive.
 
 
-def script(file: str, old: str, new: str) -> Breaking:
+def archive(name: str, change: Callable[[dict[str, bytes]], None]) -> Breaking:
+    """``change`` gets the entries of the file."""
+
     def breaking(source: Path, out: Path) -> Path:
         shutil.copytree(source, out)
-        (out / "model.pt").unlink()
-        changed = 0
-        with (
-            zipfile.ZipFile(source / "model.pt") as before,
-            zipfile.ZipFile(out / "model.pt", "w", zipfile.ZIP_STORED) as after,
-        ):
-            for entry in before.infolist():
-                content = before.read(entry)
-                if entry.filename.endswith(file):
-                    changed += content.count(old.encode())
-                    content = content.replace(old.encode(), new.encode())
-                after.writestr(entry.filename, content)
-        assert changed, f"{old} is not in {file}"
+        with zipfile.ZipFile(source / name) as before:
+            entries = {entry: before.read(entry) for entry in before.namelist()}
+        change(entries)
+        with zipfile.ZipFile(out / name, "w", zipfile.ZIP_STORED) as after:
+            for entry, content in entries.items():
+                after.writestr(entry, content)
         return signed(out)
 
     return breaking
+
+
+def script(file: str, old: str, new: str) -> Breaking:
+    def change(entries: dict[str, bytes]) -> None:
+        (entry,) = (entry for entry in entries if entry.endswith(file))
+        assert old.encode() in entries[entry], f"{old} is not in {file}"
+        entries[entry] = entries[entry].replace(old.encode(), new.encode())
+
+    return archive("model.pt", change)
+
+
+def honest_code_elsewhere(entries: dict[str, bytes]) -> None:
+    """The code that a fresh export has is in the file, but torch runs another one."""
+    entry = "model/code/__torch__/osa_runtime/models/vit.py"
+    entries[f"model/other/{entry.removeprefix('model/')}"] = entries[entry]
+    entries[entry] = entries[entry].replace(b"return (head).forward(_6, )", b"return torch.neg((head).forward(_6, ))")
+
+
+def defined_twice(entries: dict[str, bytes]) -> None:
+    """The class of the whole model, wrong and right: which one counts is for torch to say."""
+    entry = "model/code/__torch__/osa_runtime/models/vit.py"
+    wrong = entries[entry].replace(b"return (head).forward(_6, )", b"return torch.neg((head).forward(_6, ))")
+    entries[entry] = wrong + entries[entry]
+
+
+def another_constant(entries: dict[str, bytes]) -> None:
+    entries["model/constants.pkl"] = pickle.dumps((1.0,), protocol=2)
+
+
+def two_slopes(entries: dict[str, bytes]) -> None:
+    """The same argument twice in a node of torch.export."""
+    program = json.loads(entries["model/models/model.json"])
+    node = next(n for n in program["graph_module"]["graph"]["nodes"] if "leaky_relu" in n["target"])
+    slope = next(one for one in node["inputs"] if one["name"] == "negative_slope")
+    node["inputs"].append(slope | {"arg": {"as_float": 0.9}})
+    entries["model/models/model.json"] = json.dumps(program).encode()
 
 
 def script_tensor(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Breaking:
@@ -111,23 +143,13 @@ def pt2_argument(target: Any, place: int, value: Any, number: int = 0) -> Breaki
     return pt2_graph(breaking)
 
 
-def swapped_files(source: Path, out: Path) -> Path:
+def swapped_files(entries: dict[str, bytes]) -> None:
     """The files of two weights of one shape, exchanged in the list of the archive."""
-    names = [f"stack.blocks.{block}.attention.out.weight" for block in (0, 1)]
-    shutil.copytree(source, out)
-    with (
-        zipfile.ZipFile(source / "model.pt2") as before,
-        zipfile.ZipFile(out / "model.pt2", "w", zipfile.ZIP_STORED) as after,
-    ):
-        for entry in before.infolist():
-            content = before.read(entry)
-            if entry.filename.endswith("model_weights_config.json"):
-                config = json.loads(content)
-                first, second = (config["config"][name] for name in names)
-                first["path_name"], second["path_name"] = second["path_name"], first["path_name"]
-                content = json.dumps(config).encode()
-            after.writestr(entry, content)
-    return signed(out)
+    (entry,) = (entry for entry in entries if entry.endswith("model_weights_config.json"))
+    config = json.loads(entries[entry])
+    first, second = (config["config"][f"stack.blocks.{block}.attention.out.weight"] for block in (0, 1))
+    first["path_name"], second["path_name"] = second["path_name"], first["path_name"]
+    entries[entry] = json.dumps(config).encode()
 
 
 def other_branch(program: torch.export.ExportedProgram) -> None:
@@ -274,7 +296,26 @@ OF_TORCH = [
         "scaling|attention",
         TS,
     ),
-    Sabotage("two weights swapped in the archive", "vit", swapped_files, r"stack\.blocks\.[01]\.attention", PT2),
+    Sabotage(
+        "two weights swapped in the archive",
+        "vit",
+        archive("model.pt2", swapped_files),
+        r"stack\.blocks\.[01]\.attention",
+        PT2,
+    ),
     Sabotage("the branches of a condition swapped", "vit", pt2_graph(other_branch), "cond|attention", PT2),
     Sabotage("a loop that ends early", "vit", pt2_graph(fewer_turns), "gt|while_loop|attention", PT2),
+    Sabotage(
+        "honest code beside the code that runs", "vit", archive("model.pt", honest_code_elsewhere), "SkiplessViT", TS
+    ),
+    Sabotage("a class defined twice", "vit", archive("model.pt", defined_twice), "SkiplessViT is defined twice", TS),
+    Sabotage("another constant in the archive", "vit", archive("model.pt", another_constant), "constants", TS),
+    Sabotage(
+        "another byte order in the archive",
+        "vit",
+        archive("model.pt", lambda entries: entries.update({"model/byteorder": b"big"})),
+        "byteorder|logits",
+        TS,
+    ),
+    Sabotage("two values of one argument", "vit", archive("model.pt2", two_slopes), "leaky_relu", PT2),
 ]

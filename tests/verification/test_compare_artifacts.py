@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sabotage import broken_onnx, change_weight, perturb, poison
+from sabotage import broken_onnx, change_weight, insert, perturb, poison
+from sabotages_onnx import LARGE, NAN_TO_ZERO, NEGATE, ROWS
 
 from osa_runtime.errors import InputError
 from osa_runtime.parity.certificate import Certificate
@@ -32,8 +33,12 @@ def compared(first: Path, second: Path, **options: Any) -> Certificate:
         ("encoder", {"static": True}, {}),
         ("encoder", {}, {"static": True}),
         ("vit", {"squarings": 6}, {}),
+        ("vit", {}, {"squarings": 6}),
     ],
-    ids=["fp16-fp32", "fp32-fp16", "inlined", "torchscript", "pt2", "static-dynamic", "dynamic-static", "squarings"],
+    ids=[
+        *("fp16-fp32", "fp32-fp16", "inlined", "torchscript", "pt2", "static-dynamic", "dynamic-static"),
+        *("squarings-loop", "loop-squarings"),
+    ],
 )
 def test_exports_of_one_checkpoint_agree(name: str, first: dict[str, Any], second: dict[str, Any], deep: Deep) -> None:
     certificate = compared(deep(name, **first), deep(name, **second))
@@ -62,6 +67,17 @@ def test_a_changed_layer_is_named(change: Any, layer: str, turned: bool, deep: D
     assert certificate.bisection is not None
     assert (certificate.bisection.cumulative or "").startswith(layer)
     assert certificate.bisection.alone is None
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [(NAN_TO_ZERO, "broken"), (LARGE + NEGATE, "scaled"), (ROWS + NEGATE, "random")],
+    ids=["NaN made 0", "negated for large inputs", "negated for batches above 8"],
+)
+def test_what_only_some_inputs_show_is_found(text: str, kind: str, deep: Deep, tmp_path: Path) -> None:
+    broken = broken_onnx(deep("vit"), tmp_path / "broken", lambda model: insert(model, "logits", text))
+    certificate = compare_artifacts(broken, deep("vit")).certificate
+    assert kind in {case.kind.split()[0] for case in certificate.cases if case.verdict == "fail"}
 
 
 def test_a_changed_file_is_told_by_its_hash(deep: Deep, tmp_path: Path) -> None:

@@ -42,6 +42,12 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "encoder-lowrank-fp16": ("encoder", {"form": "lowrank", "alpha": 0.1}, {"dtype": "fp16"}),
     "encoder-static-squarings": ("encoder", {"squarings": 8}, {"static": True}),
 }
+USUAL = (
+    "vit",
+    "vit-cls-conditioned-fp16",
+    "encoder",
+    "encoder-token-softmax-norm",
+)  # the others with ``make test-long``
 PAIRS = [(variant, kind) for variant in VARIANTS for kind in INSIDES]
 ORTHOGONAL = [pair for pair in PAIRS if "attention" not in VARIANTS[pair[0]][1]]
 
@@ -116,8 +122,10 @@ def open_insides(folder: Path, kind: str, names: list[str]) -> Insides:
 
 
 def cases(pairs: list[tuple[str, str]]) -> Callable[..., Any]:
-    ids = [f"{variant}-{kind}" for variant, kind in pairs]
-    return pytest.mark.parametrize("case", pairs, ids=ids, indirect=True)
+    parameters = [
+        pytest.param(pair, id="-".join(pair), marks=() if pair[0] in USUAL else pytest.mark.long) for pair in pairs
+    ]
+    return pytest.mark.parametrize("case", parameters, indirect=True)
 
 
 def assert_close(found: Array, expected: Array, tolerance: float) -> None:

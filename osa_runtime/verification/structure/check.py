@@ -23,6 +23,7 @@ from osa_runtime.verification.structure.differences import graph_differences, sh
 from osa_runtime.verification.structure.graph import Array, MalformedGraphError, Model
 from osa_runtime.verification.structure.guess import guessed_manifest
 from osa_runtime.verification.structure.manifests import OF_REFERENCE, attention_differences, manifest_differences
+from osa_runtime.verification.structure.recorded_ranges import check_ranges
 from osa_runtime.verification.structure.tensors import missing_weights
 from osa_runtime.verification.subject import Subject
 
@@ -41,12 +42,16 @@ class Structure:
     rounded: nn.Module | None = None
 
 
-def check_structure(subject: Subject, expected: Expectation) -> Structure:
-    """What cannot be repeated or read fails, whichever versions the manifest names: it may lie about them."""
+def check_structure(subject: Subject, expected: Expectation, examples: Path | None = None) -> Structure:
+    """What cannot be repeated or read fails, whichever versions the manifest names: it may lie about them.
+
+    ``examples`` are those that static ranges were measured on.
+    """
     manifest = subject.session.manifest or guessed_manifest(subject)
     with tempfile.TemporaryDirectory(prefix="osa-structure-") as folder:
         try:
             again, reference = expected.repeat(manifest, Path(folder) / "again"), None
+            measured = () if examples is None else (check_ranges(again, manifest, examples),)
             if manifest.quantization:
                 plain, again = again, _quantized(again, manifest, Path(folder) / "quantized")
                 reference = rounded(expected.model, plain.model_path, again.model_path)
@@ -57,7 +62,7 @@ def check_structure(subject: Subject, expected: Expectation) -> Structure:
             found = _compared(subject, manifest, again)
         except (MalformedGraphError, ArtifactError) as error:
             found = _failed(f"the model cannot be compared: {error}")
-        return replace(found, rounded=reference)
+        return replace(found, checks=(*found.checks, *measured), rounded=reference)
 
 
 def _quantized(source: Artifact, manifest: Manifest, out: Path) -> Artifact:
@@ -85,6 +90,8 @@ def _compared(subject: Subject, manifest: Manifest, again: Artifact) -> Structur
         return Structure((Check(STRUCTURE_CHECK, same, text),))
     wanted, found = (FORMATS[manifest.format].part("graph")(path) for path in (again.model_path, subject.session.path))
     differences = [*in_manifest, *graph_differences(found, wanted)]
+    if known and (extra := sorted({*manifest.files} - {*again.manifest.files})):
+        differences.append(f"manifest files has {', '.join(extra)}, which {fresh} does not have")
     if known and not differences:
         differences = attention_differences(manifest, again.manifest, found, wanted)
     if not differences:

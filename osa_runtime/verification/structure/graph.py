@@ -92,6 +92,10 @@ def fact(value: Any) -> Fact:
     return Fact(digest(repr(value)), lambda: str(value)[:200])
 
 
+def content_fact(content: bytes) -> Fact:
+    return Fact(found := digest(content), lambda: f"{len(content)} bytes with the hash {found.hex()[:12]}")
+
+
 def digest(*parts: Any) -> bytes:
     """Of nested lists of bytes, text and numbers, each with its length, so that no two read alike."""
     found = hashlib.sha256()

@@ -36,13 +36,13 @@ def onnx_model(model: onnx.ModelProto) -> Model:
     functions = [_function(function) for function in model.functions]
     _refuse_twice("the function", [".".join(filter(None, key)) for key, _ in functions])
     inputs, outputs = ([_own(v, *NAMING[1:]) for v in values] for values in (model.graph.input, model.graph.output))
-    metadata = {entry.key: entry.value for entry in model.metadata_props}
+    others = {field.name: str(value)[:80] for field, value in model.ListFields() if field.name not in MODEL_PARTS}
     head = {
         "the IR version": fact(model.ir_version),
         "operator sets": fact(dict(sorted(opsets.items()))),
         "inputs of the graph": Fact(digest(inputs), lambda: _listed(input_specs(model))),
         "outputs of the graph": Fact(digest(outputs), lambda: _listed(output_specs(model))),
-        "other fields of the model": Fact(digest(_own(model, *MODEL_PARTS)), lambda: f"with metadata {metadata}"),
+        "other fields of the model": Fact(digest(_own(model, *MODEL_PARTS)), lambda: str(others or "none")),
     }
     return Model(_graph(model.graph, opsets), dict(functions), head)
 

@@ -22,6 +22,7 @@ from osa_runtime.verification.structure.graph import (
     Model,
     Node,
     Tensor,
+    content_fact,
     digest,
     fact,
 )
@@ -70,7 +71,7 @@ def _model(entries: Mapping[str, bytes]) -> Model:
         if name not in tensors
     }
     head |= {
-        f"the entry {name}": Fact(digest(content), lambda: "there")
+        f"the entry {name}": content_fact(content)
         for name, content in entries.items()
         if name not in {PROGRAM, *CONFIGS, *NOT_COMPARED, *paths}
     }
@@ -108,10 +109,13 @@ def _weight(content: bytes, said: Mapping[str, Any]) -> Tensor:
 
 
 def _array(content: bytes, meta: Mapping[str, Any] | None) -> Array:
-    dtype = DTYPES.get(meta["dtype"]) if meta is not None else None
-    sizes = [size["as_int"] for size in meta["sizes"]] if meta is not None else []
-    flat = np.frombuffer(content, dtype or "u1")
-    return flat.reshape(sizes) if dtype is not None and math.prod(sizes) == flat.size else flat
+    """As bytes where the archive says something of them that does not fit."""
+    if meta is None:
+        return np.frombuffer(content, "u1")
+    dtype = np.dtype(DTYPES.get(meta["dtype"], "u1"))
+    sizes = [size.get("as_int", -1) for size in meta["sizes"]]
+    fits = min(sizes, default=0) >= 0 and math.prod(sizes) * dtype.itemsize == len(content)
+    return np.frombuffer(content, dtype).reshape(sizes) if fits else np.frombuffer(content, "u1")
 
 
 def _graph(
@@ -145,6 +149,8 @@ def _node(content: Mapping[str, Any], names: Mapping[str, str], after: Sequence[
     facts, bodies, reads = {}, {}, []
     for place, argument in enumerate(content["inputs"]):
         label, value = argument["name"] or f"argument {place}", argument["arg"]
+        if label in facts:
+            raise ValueError(f"{content['name']} ({content['target']}) is given {label} twice")
         if "as_graph" in value:
             inner = value["as_graph"]["graph"]
             bodies[label] = _graph(inner, {n: b"" for x in inner["inputs"] for n in _names(x)}, {}, {})

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from osa_runtime.exporters.script_archive import in_order, is_needed
+from osa_runtime.exporters.script_archive import in_order, is_code, is_needed
 from osa_runtime.verification.structure.archives import read_entries
 from osa_runtime.verification.structure.graph import (
     Array,
@@ -22,6 +22,7 @@ from osa_runtime.verification.structure.graph import (
     Model,
     Node,
     Tensor,
+    content_fact,
     digest,
     fact,
 )
@@ -53,21 +54,26 @@ def _model(entries: Mapping[str, bytes]) -> Model:
     root = builder.value("", _unpickled(entries["model/data.pkl"]))
     builder.folder = "model/constants"
     constants = builder.value("constants", _unpickled(entries["model/constants.pkl"]))
-    used = {"model/data.pkl", "model/constants.pkl", *builder.used, *(name for name in entries if "/code/" in name)}
+    used = {
+        "model/data.pkl",
+        "model/constants.pkl",
+        *builder.used,
+        *(name for name in entries if is_code(name, "model")),
+    }
     head = {
         f"the function {name}, line {number:03}": fact(line)
         for name, lines in code.items()
         if name not in builder.classes
         for number, line in enumerate(lines)
     }
-    head |= {f"the entry {name}": Fact(digest(entries[name]), lambda: "there") for name in entries if name not in used}
+    head |= {f"the entry {name}": content_fact(entries[name]) for name in entries if name not in used}
     return Model(Graph({}, builder.tensors, tuple(builder.nodes), (root, constants)), head=head)
 
 
 def _definitions(entries: Mapping[str, bytes]) -> Iterator[tuple[str, list[str]]]:
     """The code of each class and function, by its name in the model's own namespace."""
     for path, content in entries.items():
-        if path.startswith("model/code/") and path.endswith(".py"):
+        if is_code(path, "model"):
             module = path.removeprefix("model/code/").removesuffix(".py").replace("/", ".")
             for text in re.split(r"^(?=class |def )", content.decode(), flags=re.MULTILINE):
                 if text:
@@ -137,6 +143,8 @@ class _Object:
     state: Any = ()
 
     def __setstate__(self, state: Any) -> None:
+        if self.state != ():
+            raise ValueError(f"{self.kind} has two states")
         self.state = state if isinstance(state, dict) else {"state": state}
 
 

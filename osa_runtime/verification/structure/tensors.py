@@ -18,6 +18,8 @@ def tensor_difference(name: str, found: Array, expected: Array) -> str:
     if found.dtype != expected.dtype or found.shape != expected.shape:
         return f"{name} is {_kind(found)}, expected {_kind(expected)}"
     different = _bits(found) != _bits(expected)
+    if not different.any():
+        return f"{name} has the right values, but is stored in another way"
     first = np.unravel_index(int(np.argmax(different)), found.shape) if found.ndim else ()
     count = f"{int(different.sum())} of {found.size} values differ{'s' if different.sum() == 1 else ''}"
     at = f", at ({', '.join(map(str, first))})" if found.ndim else ""
