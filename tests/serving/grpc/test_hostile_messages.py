@@ -216,7 +216,7 @@ def test_large_messages_are_refused_by_their_shape(open_ended: Target) -> None:
 
 
 def test_many_large_messages_share_one_budget(open_ended: Target) -> None:
-    images = np.full((120_000, 1, 8, 8), np.nan, np.float32)  # 30 MB, and of a shape that the model takes
+    images = np.full((60_000, 1, 8, 8), np.nan, np.float32)  # 15 MB, and of a shape that the model takes
     request = pb.ModelInferRequest(model_name="large", raw_input_contents=[images.tobytes()])
     request.inputs.add(name="images", datatype="FP32", shape=images.shape)
     content = request.SerializeToString()
