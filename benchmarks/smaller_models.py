@@ -76,7 +76,7 @@ def measure(subject: Subject, folders: Mapping[str, Path], pace: Pace) -> tuple[
     expected, quality, contests = logits(sessions[FULL], subject.images), {}, {}
     for name, session in sessions.items():
         mine = logits(session, subject.images)
-        size = sum(entry["size"] for entry in Artifact.open(folders[name]).manifest.files.values())
+        size = sum(entry.size for entry in Artifact.open(folders[name]).manifest.files.values())
         deviation = float(np.abs(mine - expected).max() / np.abs(expected).max())
         accuracy = None if subject.labels is None else float((mine.argmax(1) == subject.labels).mean())
         quality[name] = Quality(size, deviation, accuracy)

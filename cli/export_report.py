@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +47,7 @@ class ExportReport:
     def result(self, artifact: Artifact) -> None:
         manifest = artifact.manifest
         table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-        size = sum(entry["size"] for entry in manifest.files.values())
+        size = sum(entry.size for entry in manifest.files.values())
         rows = {
             "artifact": str(artifact.folder),
             "format": manifest.format + (f", opset {manifest.opset}" if manifest.opset else "") + f", {manifest.dtype}",
@@ -55,7 +56,8 @@ class ExportReport:
             "parameters": f"{manifest.parameters:,}",
             "size": f"{size / 2**20:.2f} MiB",
             "attention": ", ".join(
-                f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}" for k, v in manifest.osa.items()
+                f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}"
+                for k, v in (asdict(manifest.osa) if manifest.osa is not None else {}).items()
             ),
         }
         for name, value in rows.items():

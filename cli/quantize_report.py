@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from osa_runtime.manifest import Quantization
 from osa_runtime.parity.tolerances import relative_tolerance
 
 if TYPE_CHECKING:
@@ -68,13 +69,14 @@ def _facts(found: Quantized) -> dict[str, Any]:
 def _summary(found: Quantized) -> Table:
     manifest, (before, after) = found.artifact.manifest, found.sizes
     described = manifest.quantization
+    assert described is not None
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     rows = {
         "artifact": str(found.artifact.folder),
-        "precision": f"{manifest.dtype}: weights of {described['weight_bits']} bits in int8, "
-        f"activations {described['activations']}; orthogonal attention in float32",
+        "precision": f"{manifest.dtype}: weights of {described.weight_bits} bits in int8, "
+        f"activations {described.activations}; orthogonal attention in float32",
         "size": f"{before / 2**20:.2f} MiB → {after / 2**20:.2f} MiB ({before / after:.1f} times smaller)",
-        "quantised": f"{described['quantized']} weights",
+        "quantised": f"{described.quantized} weights",
         "kept": ", ".join(found.selection.kept),
         "measured on": found.measured_on,
         "ranges": _ranges(described),
@@ -85,8 +87,8 @@ def _summary(found: Quantized) -> Table:
     return table
 
 
-def _ranges(described: dict[str, Any]) -> str:
-    ranges = described.get("calibration", {}).get("ranges", {})
+def _ranges(described: Quantization) -> str:
+    ranges = {} if described.calibration is None else described.calibration.ranges
     return ", ".join(f"{name} from {low:.3g} to {high:.3g}" for name, (low, high) in ranges.items())
 
 
@@ -102,8 +104,10 @@ def _deviations(found: Quantized) -> Table:
 
 def _cautions(found: Quantized) -> Iterator[str]:
     manifest = found.artifact.manifest
-    if manifest.quantization["activations"] in CAUTIONS:
-        yield CAUTIONS[manifest.quantization["activations"]]
+    described = manifest.quantization
+    assert described is not None
+    if described.activations in CAUTIONS:
+        yield CAUTIONS[described.activations]
     limit = relative_tolerance("onnx", manifest.dtype, manifest.depth or 1)
     for name, metrics in found.deviations.items():
         if metrics.max_rel > limit:
@@ -113,5 +117,5 @@ def _cautions(found: Quantized) -> Iterator[str]:
             )
     if not found.deviations:
         yield "the source gives NaN on random inputs, so that nothing could be compared; give --calibration"
-    elif "calibration" not in manifest.quantization:
+    elif described.calibration is None:
         yield "random inputs say little about your data: measure with --calibration, and measure the accuracy"

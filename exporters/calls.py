@@ -12,25 +12,26 @@ from torch import Tensor, nn
 from osa_runtime.errors import InputError
 from osa_runtime.exponential import Evaluation
 from osa_runtime.exporters.settings import ExportSettings
+from osa_runtime.manifest import AttentionSettings
 from osa_runtime.ops import attention
 from osa_runtime.ops.interception import intercept
 from osa_runtime.ops.scaling import largest_norm, reach
 
 
-def traced_settings(module: nn.Module, inputs: Sequence[Tensor], settings: ExportSettings) -> dict[str, Any]:
+def traced_settings(module: nn.Module, inputs: Sequence[Tensor], settings: ExportSettings) -> AttentionSettings | None:
     """The entry of the manifest, for the formats whose graph is traced from the module itself."""
     calls = _record(module, inputs)
     _check_asked_for(calls, settings)
     return manifest_entry(calls)
 
 
-def manifest_entry(calls: Collection[Evaluation]) -> dict[str, Any]:
+def manifest_entry(calls: Collection[Evaluation]) -> AttentionSettings | None:
     """The common evaluation of all calls, field by field, or "mixed"; and the largest ‖S‖ that all can represent."""
     if not calls:
-        return {}
+        return None
     values: dict[str, set[Any]] = {name: {asdict(call)[name] for call in calls} for name in asdict(Evaluation())}
     common = {name: found.pop() if len(found) == 1 else "mixed" for name, found in values.items()}
-    return common | {"largest_norm": min(_largest_norm(call) for call in calls)}
+    return AttentionSettings(**common, largest_norm=min(_largest_norm(call) for call in calls))
 
 
 def _largest_norm(call: Evaluation) -> float:

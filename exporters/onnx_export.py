@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -21,6 +21,7 @@ from osa_runtime.exporters.onnx_capture import capture
 from osa_runtime.exporters.settings import ExportSettings
 from osa_runtime.exporters.steps import Progress
 from osa_runtime.formats import FORMATS
+from osa_runtime.manifest import AttentionCall, AttentionSettings
 from osa_runtime.onnx_files import LARGEST_SINGLE_FILE
 
 IR_VERSION = 10
@@ -33,7 +34,7 @@ def export_onnx(
     settings: ExportSettings,
     folder: Path,
     progress: Progress,
-) -> tuple[dict[str, Any], tuple[dict[str, Any], ...]]:
+) -> tuple[AttentionSettings | None, tuple[AttentionCall, ...]]:
     """Write ``model.onnx`` into the folder; returns the OSA settings and calls that the manifest records."""
     with progress.step("capture the graph"):
         model, choice = capture(module, examples, settings)
@@ -57,22 +58,20 @@ def export_onnx(
     return manifest_entry([] if choice is None else [choice.evaluation]), attentions
 
 
-def _calls(model: ir.Model) -> tuple[dict[str, Any], ...]:
+def _calls(model: ir.Model) -> tuple[AttentionCall, ...]:
     """What each call of orthogonal attention reads and gives. Inlining keeps these names, though not the calls."""
     return tuple(_call(node) for node in model.graph if node.domain == DOMAIN)
 
 
-def _call(node: ir.Node) -> dict[str, Any]:
+def _call(node: ir.Node) -> AttentionCall:
     scale = node.inputs[3].const_value if node.inputs[3] is not None else None
-    call = {
-        "name": (node.name or "").rpartition("/")[0],
-        "inputs": [value.name for value in node.inputs if value is not None],
-        "output": node.outputs[0].name,
-    }
-    if len(node.outputs) > 1:
-        call["squarings"] = node.outputs[1].name
-    # Inlining may fold a constant scale into other constants.
-    return call if scale is None else call | {"scale": scale.numpy().astype(float).tolist()}
+    return AttentionCall(
+        name=(node.name or "").rpartition("/")[0],
+        inputs=tuple(str(value.name) for value in node.inputs if value is not None),
+        output=str(node.outputs[0].name),
+        squarings=node.outputs[1].name if len(node.outputs) > 1 else None,
+        scale=None if scale is None else scale.numpy().astype(float).tolist(),
+    )
 
 
 def _name_counts(model: ir.Model) -> None:
@@ -88,12 +87,10 @@ def _name_counts(model: ir.Model) -> None:
             )
 
 
-def _with_remaining_counts(calls: tuple[dict[str, Any], ...], model: ir.Model) -> tuple[dict[str, Any], ...]:
+def _with_remaining_counts(calls: tuple[AttentionCall, ...], model: ir.Model) -> tuple[AttentionCall, ...]:
     """Inlining drops a count that nothing else in the graph depends on."""
     present = {value.name for node in model.graph for value in node.outputs}
-    return tuple(
-        {key: value for key, value in call.items() if key != "squarings" or value in present} for call in calls
-    )
+    return tuple(call if call.squarings in present else replace(call, squarings=None) for call in calls)
 
 
 def _attach(model: ir.Model, choice: FunctionChoice, settings: ExportSettings) -> None:

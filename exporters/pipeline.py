@@ -26,7 +26,7 @@ from osa_runtime.exporters.settings import DEFAULT_OPSET, ExportSettings
 from osa_runtime.exporters.steps import Listener, Progress
 from osa_runtime.formats import FORMATS
 from osa_runtime.interface import Interface
-from osa_runtime.manifest_checks import check_class_names, check_preprocessing, check_value_ranges
+from osa_runtime.manifest import check_class_names, check_preprocessing, check_value_ranges
 from osa_runtime.nn.depth import rounding_depth
 from osa_runtime.pixels import Standardisation
 
@@ -98,7 +98,7 @@ def export(
                 # Eager is the module as it was given: a mistake in folding must show, too.
                 eager = in_type(copy.deepcopy(module).eval(), settings)
                 run = artifact_runner(path)
-                evaluation = Evaluation.recorded(osa)
+                evaluation = Evaluation() if osa is None else osa.evaluation
                 written = Exported(run, settings.format, settings.dtype, rounding_depth(ready), evaluation)
                 check_answers(eager, written, examples, names, roles.batch)
         manifest = Manifest(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -13,6 +12,7 @@ from osa_runtime.exporters.examples import Examples
 from osa_runtime.exporters.settings import ExportSettings
 from osa_runtime.exporters.steps import Progress, blame, quiet
 from osa_runtime.formats import FORMATS
+from osa_runtime.manifest import AttentionCall, AttentionSettings
 
 
 def export_pt2(
@@ -22,7 +22,7 @@ def export_pt2(
     settings: ExportSettings,
     folder: Path,
     progress: Progress,
-) -> tuple[dict[str, Any], tuple[dict[str, Any], ...]]:
+) -> tuple[AttentionSettings | None, tuple[AttentionCall, ...]]:
     """Write ``model.pt2`` into the folder; returns the OSA settings that the manifest records."""
     osa = traced_settings(module, examples.tensors, settings)
     save_pt2(module, examples, folder / FORMATS["pt2"].file, progress)

@@ -9,34 +9,35 @@ from torch import Tensor
 from osa_runtime.artifact import Manifest
 from osa_runtime.exporters.examples import Examples, made_examples
 from osa_runtime.exporters.settings import DEFAULT_OPSET, ExportSettings
+from osa_runtime.manifest import ExportRecord
 from osa_runtime.sample_inputs import usual_sizes
 
 
-def record(settings: ExportSettings, examples: Examples) -> dict[str, Any]:
-    """What the other fields of the manifest do not say: the settings as they were asked for, and sizes of examples."""
-    return {
-        "form": settings.form,
-        "approximant": settings.approximant,
-        "squarings": settings.squarings,
-        "external_data": settings.external_data,
-        "examples": {name: list(x.shape) for name, x in zip(examples.names, examples.tensors, strict=True)},
-        "smallest": {name: int(getattr(dim, "min", 0)) for name, dim in examples.dimensions().items()},
-    }
+def record(settings: ExportSettings, examples: Examples) -> ExportRecord:
+    """The settings as they were asked for, and the sizes of the examples."""
+    return ExportRecord(
+        settings.form,
+        settings.approximant,
+        settings.squarings,
+        settings.external_data,
+        {name: tuple(x.shape) for name, x in zip(examples.names, examples.tensors, strict=True)},
+        {name: int(getattr(dim, "min", 0)) for name, dim in examples.dimensions().items()},
+    )
 
 
 def recorded_options(manifest: Manifest) -> dict[str, Any]:
     """The options of ``export`` that gave this artifact, or the one that it was quantised from."""
-    options: dict[str, Any] = {
+    asked = manifest.export
+    return {
         "format": manifest.format,
         "dtype": "fp16" if manifest.dtype == "fp16" else "fp32",
         "functions": manifest.functions or "keep",
         "opset": manifest.opset or DEFAULT_OPSET,
+        "form": asked.form,
+        "approximant": asked.approximant,
+        "squarings": asked.squarings,
+        "external_data": asked.external_data,
     }
-    return (
-        options
-        | {name: manifest.export.get(name) for name in ("form", "approximant", "squarings")}
-        | {"external_data": bool(manifest.export.get("external_data"))}
-    )
 
 
 def is_static(manifest: Manifest) -> bool:
@@ -46,8 +47,7 @@ def is_static(manifest: Manifest) -> bool:
 def recorded_examples(manifest: Manifest) -> tuple[tuple[Tensor, ...], dict[str, dict[int, Any]]]:
     """Inputs of the sizes of the examples, which need not be the examples themselves, and their dynamic axes."""
     interface, export = manifest.interface, manifest.export
-    shapes = export.get("examples", {})
-    pairs = (zip(spec.shape, shapes.get(spec.name, ()), strict=False) for spec in interface.inputs)
+    pairs = (zip(spec.shape, export.examples.get(spec.name, ()), strict=False) for spec in interface.inputs)
     sizes = usual_sizes(interface, 2, 2) | {axis: n for pair in pairs for axis, n in pair if isinstance(axis, str)}
     # Small values, so that no exponent leaves the range of a fixed number of squarings.
-    return made_examples(interface, sizes, "scaled 0.1", export.get("smallest", {}))
+    return made_examples(interface, sizes, "scaled 0.1", export.smallest)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -16,6 +15,7 @@ from osa_runtime.exporters.script_archive import rewrite
 from osa_runtime.exporters.settings import ExportSettings
 from osa_runtime.exporters.steps import Progress, quiet, reason
 from osa_runtime.formats import FORMATS
+from osa_runtime.manifest import AttentionCall, AttentionSettings
 
 
 def export_torchscript(
@@ -25,7 +25,7 @@ def export_torchscript(
     settings: ExportSettings,
     folder: Path,
     progress: Progress,
-) -> tuple[dict[str, Any], tuple[dict[str, Any], ...]]:
+) -> tuple[AttentionSettings | None, tuple[AttentionCall, ...]]:
     """Write ``model.pt``, which loads where this package is not installed; returns the settings for the manifest."""
     osa = traced_settings(module, examples.tensors, settings)
     with progress.step("compile the module with TorchScript"), quiet():

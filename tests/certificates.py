@@ -13,7 +13,7 @@ from osa_runtime.parity.trust import STANDARD
 def certificate_of(folder: Path, **changes: Any) -> Certificate:
     """One that says that the artifact in ``folder``, as it is now, is right."""
     artifact = Artifact.open(folder)
-    listed = {name: entry["sha256"] for name, entry in artifact.manifest.files.items()}
+    listed = {name: entry.sha256 for name, entry in artifact.manifest.files.items()}
     plain: dict[str, Any] = dict(
         kind="verify",
         created="2026-01-01T00:00:00Z",

@@ -14,6 +14,14 @@ import pytest
 
 from osa_runtime.artifact import Artifact, Manifest, TensorSpec, describe_files
 from osa_runtime.errors import ArtifactError, InputError
+from osa_runtime.manifest import (
+    AttentionCall,
+    AttentionSettings,
+    CalibrationRecord,
+    ExportRecord,
+    Quantization,
+    StoredFile,
+)
 from osa_runtime.parity.feeds import sweep
 from osa_runtime.parity.tolerances import relative_tolerance
 from osa_runtime.runtime.input_checks import CalibratedRanges
@@ -31,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
         parameters=7,
         axes={"tokens": {"max": 9}},
         opset=18,
-        osa={"squarings": "auto"},
+        osa=AttentionSettings(),
         files=describe_files(tmp_path),
     )
     (tmp_path / "manifest.json").write_text(manifest.to_json())
@@ -59,7 +67,10 @@ def test_a_changed_model_is_noticed(folder: Path) -> None:
 
 
 def test_a_file_outside_the_folder_is_not_touched(folder: Path) -> None:
-    edit(folder, files=describe_files(folder) | {"../secret": {"sha256": "0"}})
+    edit(
+        folder,
+        files=json.loads((folder / "manifest.json").read_text())["files"] | {"../secret": {"size": 0, "sha256": "0"}},
+    )
     with pytest.raises(ArtifactError, match="does not exist"):
         Artifact.open(folder).check_files()
 
@@ -87,7 +98,7 @@ def test_damage_is_named(folder: Path, damage: object, message: str) -> None:
 
 
 PIXELS = {"formula": "(pixel - mean) / std", "mean": [0.5], "std": [0.25], "pixels": [0.0, 1.0]}
-CALL = {"name": "a", "inputs": ["q", "k", "v", "s"], "output": "o", "squarings": "n", "scale": [0.1, 0.2]}
+CALL = AttentionCall("a", ("q", "k", "v", "s"), "o", squarings="n", scale=[0.1, 0.2])
 FULL = Manifest(
     format="onnx",
     inputs=(TensorSpec("images", "float32", ("batch", 1, 4, 4)), TensorSpec("ids", "int64", ("batch", "tokens"))),
@@ -100,32 +111,26 @@ FULL = Manifest(
     depth=3,
     opset=18,
     functions="keep",
-    osa={"form": "dense", "approximant": "taylor", "squarings": 4, "largest_norm": 8.0},
+    osa=AttentionSettings("dense", "taylor", 4, 8.0),
     attentions=(CALL,),
-    files={"model.onnx": {"size": 5, "sha256": "0"}},
+    files={"model.onnx": StoredFile(5, "0")},
     source={"model": "SkiplessViT", "sha256": "0"},
     versions={"torch": "2.13.0"},
-    quantization={
-        "weights": "int8",
-        "weight_bits": 7,
-        "activations": "static",
-        "quantized": 1,
-        "kept": ["head"],
-        "source": {"model.onnx": "0"},
-        "versions": {"onnx": "1.23.2"},
-        "calibration": {"examples": 3, "ranges": {"images": [0.0, 1.0]}},
-        "activation_ranges": {"x": [0.0, 1.0]},
-        "deviation": {"logits": {"max_rel": 0.1, "rms": 0.1, "top1": None}},
-    },
+    quantization=Quantization(
+        weights="int8",
+        activations="static",
+        weight_bits=7,
+        quantized=1,
+        kept=("head",),
+        source={"model.onnx": "0"},
+        versions={"onnx": "1.23.2"},
+        calibration=CalibrationRecord(3, "0", {"images": (0.0, 1.0)}),
+        activation_ranges={"x": (0.0, 1.0)},
+        deviation={"logits": {"max_rel": 0.1, "rms": 0.1, "top1": None}},
+    ),
+    roles=Roles("batch"),
     class_names=("cat", "dog"),
-    export={
-        "form": None,
-        "approximant": "taylor",
-        "squarings": 4,
-        "external_data": False,
-        "examples": {"images": [2, 1, 4, 4], "ids": [2, 5]},
-        "smallest": {"batch": 1},
-    },
+    export=ExportRecord(None, "taylor", 4, False, {"images": (2, 1, 4, 4), "ids": (2, 5)}, {"batch": 1}),
 )
 ODD = [None, True, -1, 0, 10**30, 1.5, float("inf"), float("nan"), "", "a", [], [[]], ["a"], {}, {"a": []}, {"min": 5}]
 
@@ -147,9 +152,11 @@ def use(manifest: Manifest) -> None:
         next(iter(sweep(interface, batches=[1])))
         for kind in ("pixels", "strokes"):
             sample_inputs(interface, {axis: interface.least(axis) for axis in interface.names}, kind)
-    relative_tolerance(manifest.format, manifest.dtype, manifest.depth or 1, float(manifest.osa.get("largest_norm", 1)))
+    relative_tolerance(
+        manifest.format, manifest.dtype, manifest.depth or 1, (manifest.osa and manifest.osa.largest_norm) or 1.0
+    )
     for call in manifest.attentions:
-        np.asarray(call.get("scale", 1.0), np.float32)
+        np.asarray(1.0 if call.scale is None else call.scale, np.float32)
     _ = f"{manifest.parameters:,}", manifest.parameters < 7, manifest.configuration_parameters()
     assert isinstance(counted_layers(manifest), dict)
     CalibratedRanges(manifest).beyond({"images": np.ones((1, 1, 4, 4))})

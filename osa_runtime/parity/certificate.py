@@ -18,7 +18,7 @@ from typing import Any, Literal
 from osa_runtime.atomic import atomic_file
 from osa_runtime.errors import ArtifactError
 from osa_runtime.parity.evaluation import Evaluation
-from osa_runtime.parity.typed_json import decode
+from osa_runtime.typed_json import decode
 
 VERSION = 2
 CERTIFICATE_FILE = "certificate.json"

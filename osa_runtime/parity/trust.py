@@ -66,5 +66,5 @@ def folder_objection(artifact: Artifact) -> str | None:
 
 
 def _listed(artifact: Artifact) -> dict[str, Any]:
-    listed = {name: entry.get("sha256") for name, entry in artifact.manifest.files.items()}
+    listed = {name: entry.sha256 for name, entry in artifact.manifest.files.items()}
     return listed | {MANIFEST_FILE: artifact.manifest_sha256}

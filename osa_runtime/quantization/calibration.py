@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from osa_runtime.arrays import read_arrays
 from osa_runtime.artifact import Artifact, TensorSpec, sha256
 from osa_runtime.errors import InputError
+from osa_runtime.manifest import CalibrationRecord
 from osa_runtime.runtime.input_checks import check_finite_inputs, check_inputs
 
 Array = NDArray[Any]
@@ -29,12 +30,14 @@ class Calibration:
     examples: int
     sha256: str
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> CalibrationRecord:
         """For the manifest: with ``ranges``, beyond which a model with static ranges has never been looked at."""
         floats = {name for name, array in self.feeds[0].items() if array.dtype.kind == "f"}
         found = {name: [portion[name] for portion in self.feeds] for name in sorted(floats)}
-        ranges = {n: [float(min(map(np.min, part))), float(max(map(np.max, part)))] for n, part in found.items()}
-        return {"examples": self.examples, "sha256": self.sha256, "ranges": ranges}
+        ranges: dict[str, tuple[float, ...]] = {
+            n: (float(min(map(np.min, part))), float(max(map(np.max, part)))) for n, part in found.items()
+        }
+        return CalibrationRecord(self.examples, self.sha256, ranges)
 
 
 def read_calibration(path: Path, artifact: Artifact) -> Calibration:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import onnx
 
 from osa_runtime.errors import ExportError
 from osa_runtime.inspection.kernel_coverage import NOWHERE, expand, place
+from osa_runtime.manifest import AttentionCall
 from osa_runtime.onnx_files import input_specs, output_specs, read_onnx, readable_errors
 from osa_runtime.quantization.selection import Selection, between
 from osa_runtime.runtime.kernels import list_kernels
@@ -19,7 +19,7 @@ INTEGERS = (onnx.TensorProto.INT8, onnx.TensorProto.UINT8)
 
 
 def check_rewriting(
-    before: onnx.ModelProto, after: onnx.ModelProto, selection: Selection, attentions: Sequence[Mapping[str, Any]]
+    before: onnx.ModelProto, after: onnx.ModelProto, selection: Selection, attentions: Sequence[AttentionCall]
 ) -> None:
     for kind, specs in (("inputs", input_specs), ("outputs", output_specs)):
         if specs(before) != specs(after):
@@ -28,7 +28,7 @@ def check_rewriting(
         raise _changed("the functions of orthogonal attention are not those that they were")
     for call in attentions:
         if _core(before, call) != _core(after, call):
-            raise _changed(f"the orthogonal attention {call['name']} is not what it was")
+            raise _changed(f"the orthogonal attention {call.name} is not what it was")
     stored = sum(t.data_type in INTEGERS and len(t.dims) == 2 for t in after.graph.initializer)
     wanted = len(selection.products) + len(selection.tables)
     if stored != wanted:
@@ -50,9 +50,9 @@ def _bodies(model: onnx.ModelProto) -> Counter[bytes]:
     return Counter(function.SerializeToString(deterministic=True) for function in model.functions)
 
 
-def _core(model: onnx.ModelProto, call: Mapping[str, Any]) -> Counter[bytes]:
+def _core(model: onnx.ModelProto, call: AttentionCall) -> Counter[bytes]:
     """The nodes between a call's inputs and its output, by content."""
-    found = between(model, set(call["inputs"]), call["output"])
+    found = between(model, set(call.inputs), call.output)
     return Counter(_content(model.graph.node[index]).SerializeToString(deterministic=True) for index in found)
 
 

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import onnx
 
@@ -16,6 +15,7 @@ from osa_runtime.environment import package_versions
 from osa_runtime.errors import InputError
 from osa_runtime.exporters.destination import check_apart
 from osa_runtime.exporters.steps import Listener, Progress
+from osa_runtime.manifest import Quantization
 from osa_runtime.onnx_files import LARGEST_SINGLE_FILE, external_files, read_onnx, weight_bytes
 from osa_runtime.parity.metrics import Metrics
 from osa_runtime.quantization.activations import Ranges, check_ranges, measure_ranges, quantize_dynamic, quantize_static
@@ -94,7 +94,9 @@ def quantize(
         with steps.step("compare with the source"):
             deviations = _compare(folder, source, examples)
             found = {name: {"max_rel": m.max_rel, "rms": m.rms, "top1": m.top1} for name, m in deviations.items()}
-            _write_manifest(folder, manifest, deviation=found)
+            _write_manifest(
+                folder, dataclasses.replace(manifest, quantization=dataclasses.replace(description, deviation=found))
+            )
     measured_on = f"{examples.examples} examples of the calibration" if examples else "random inputs"
     return Quantized(Artifact.open(out), source, selection, deviations, measured_on)
 
@@ -170,7 +172,7 @@ def _rewritten(
 
 
 def _write(
-    model: onnx.ModelProto, folder: Path, source: Artifact, description: dict[str, Any], settings: QuantizeSettings
+    model: onnx.ModelProto, folder: Path, source: Artifact, description: Quantization, settings: QuantizeSettings
 ) -> Manifest:
     path = folder / source.model_path.name
     outside = bool(external_files(read_onnx(source.model_path), source.model_path))
@@ -178,14 +180,14 @@ def _write(
         onnx.save(model, path, save_as_external_data=True, location=f"{path.name}.data")
     else:
         onnx.save(model, path)
-    manifest = dataclasses.replace(source.manifest, dtype=settings.dtype, files=describe_files(folder))
-    return _write_manifest(folder, manifest, **description)
+    files = describe_files(folder)
+    manifest = dataclasses.replace(source.manifest, dtype=settings.dtype, files=files, quantization=description)
+    return _write_manifest(folder, manifest)
 
 
-def _write_manifest(folder: Path, manifest: Manifest, **facts: Any) -> Manifest:
-    full = dataclasses.replace(manifest, quantization=manifest.quantization | facts)
-    (folder / MANIFEST_FILE).write_text(full.to_json(), encoding="utf-8")
-    return full
+def _write_manifest(folder: Path, manifest: Manifest) -> Manifest:
+    (folder / MANIFEST_FILE).write_text(manifest.to_json(), encoding="utf-8")
+    return manifest
 
 
 def _compare(folder: Path, source: Artifact, examples: Calibration | None) -> dict[str, Metrics]:
@@ -201,21 +203,18 @@ def _description(
     settings: QuantizeSettings,
     examples: Calibration | None,
     ranges: Ranges,
-) -> dict[str, Any]:
-    described = {
-        "weights": settings.weights,
-        "weight_bits": settings.weight_bits,
-        "activations": settings.activations,
-        "quantized": len(selection.products) + len(selection.tables),
-        "kept": list(selection.kept),
-        "source": {name: entry["sha256"] for name, entry in source.manifest.files.items()},
-        "versions": package_versions(("onnx", "onnxruntime", "onnxruntime-gpu")),
-    }
-    if examples is not None:
-        described["calibration"] = examples.describe()
-    if ranges:
-        described["activation_ranges"] = ranges
-    return described
+) -> Quantization:
+    return Quantization(
+        settings.weights,
+        settings.activations,
+        settings.weight_bits,
+        len(selection.products) + len(selection.tables),
+        tuple(selection.kept),
+        {name: entry.sha256 for name, entry in source.manifest.files.items()},
+        package_versions(("onnx", "onnxruntime", "onnxruntime-gpu")),
+        None if examples is None else examples.describe(),
+        {name: tuple(limits) for name, limits in ranges.items()},
+    )
 
 
 WEIGHTS = ("int8",)

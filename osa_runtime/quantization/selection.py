@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import fnmatch
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import onnx
 
 from osa_runtime.errors import InputError
+from osa_runtime.manifest import AttentionCall
 
 PRODUCTS = ("MatMul", "Gemm")
 
@@ -24,7 +24,7 @@ class Selection:
     kept: tuple[str, ...]
 
 
-def select(model: onnx.ModelProto, attentions: Sequence[Mapping[str, Any]], keep: Sequence[str]) -> Selection:
+def select(model: onnx.ModelProto, attentions: Sequence[AttentionCall], keep: Sequence[str]) -> Selection:
     """The nodes whose weight nobody else reads. They get names where they have none of their own."""
     nodes = list(model.graph.node)
     core = core_nodes(model, attentions)
@@ -45,11 +45,11 @@ def select(model: onnx.ModelProto, attentions: Sequence[Mapping[str, Any]], keep
     )
 
 
-def core_nodes(model: onnx.ModelProto, attentions: Sequence[Mapping[str, Any]]) -> set[int]:
+def core_nodes(model: onnx.ModelProto, attentions: Sequence[AttentionCall]) -> set[int]:
     """What orthogonal attention became by inlining: the nodes between a call's inputs and its output."""
     found: set[int] = set()
     for call in attentions:
-        found |= between(model, set(call["inputs"]), call["output"])
+        found |= between(model, set(call.inputs), call.output)
     return found
 
 

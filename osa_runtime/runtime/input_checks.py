@@ -168,9 +168,10 @@ class CalibratedRanges:
     """Empty for models that take whatever comes."""
 
     def __init__(self, manifest: Manifest | None) -> None:
-        described = manifest.quantization if manifest else {}
-        static = described.get("activations") == "static"
-        self._ranges = _read(described.get("calibration")) if static else {}
+        described = manifest.quantization if manifest is not None else None
+        static = described is not None and described.activations == "static"
+        recorded = described.calibration if described is not None and static else None
+        self._ranges = {} if recorded is None else {n: r for n, r in recorded.ranges.items() if len(r) == 2}
 
     def __bool__(self) -> bool:
         return bool(self._ranges)
@@ -190,14 +191,3 @@ class CalibratedRanges:
                     "examples like this, or use the artifact that it was made from."
                 )
         return found
-
-
-def _read(calibration: Any) -> dict[str, tuple[float, float]]:
-    """Manifests come from anywhere; ranges that are none say nothing."""
-    ranges = calibration.get("ranges") if isinstance(calibration, dict) else None
-    pairs = ranges.items() if isinstance(ranges, dict) else ()
-    return {name: (pair[0], pair[1]) for name, pair in pairs if _is_range(pair)}
-
-
-def _is_range(pair: Any) -> bool:
-    return isinstance(pair, list) and len(pair) == 2 and all(isinstance(end, (int, float)) for end in pair)

@@ -40,12 +40,9 @@ class Squarings:
 
 def counted_layers(manifest: Manifest) -> dict[str, str]:
     """The value that holds the count, for each layer whose graph counts; a layer that calls twice has two."""
-    calls = [call for call in manifest.attentions if "squarings" in call]
-    uses = Counter(call["name"] for call in calls)
-    return {
-        call["name"] if call["name"] and uses[call["name"]] == 1 else call["squarings"]: call["squarings"]
-        for call in calls
-    }
+    calls = [(call.name, call.squarings) for call in manifest.attentions if call.squarings is not None]
+    uses = Counter(name for name, _ in calls)
+    return {name if name and uses[name] == 1 else count: count for name, count in calls}
 
 
 def with_counts(model: bytes, values: Iterable[str]) -> bytes:

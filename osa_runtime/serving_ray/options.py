@@ -13,10 +13,10 @@ from typing import Any
 
 from osa_runtime.artifact import MANIFEST_FILE, sha256
 from osa_runtime.errors import ArtifactError, ConfigError
-from osa_runtime.parity.typed_json import decode
 from osa_runtime.serving.guard import read_token
 from osa_runtime.serving.logs import LEVELS
 from osa_runtime.serving.settings import Limits, ServerSettings, check_from
+from osa_runtime.typed_json import decode
 
 Packed = Mapping[str, str]
 

@@ -6,15 +6,15 @@ With a checkpoint, float64 tells how large ‖S‖ was. Without one, the artifac
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
+from osa_runtime.manifest import AttentionSettings
 from osa_runtime.parity.certificate import CaseResult, OutputResult
 from osa_runtime.parity.feeds import Case
 from osa_runtime.verification.inside.insides import Insides
 from osa_runtime.verification.layer_checks import check_layers
 
 
-def excused(result: CaseResult, case: Case, insides: Insides, osa: dict[str, Any], dtype: str) -> CaseResult:
+def excused(result: CaseResult, case: Case, insides: Insides, osa: AttentionSettings | None, dtype: str) -> CaseResult:
     """The same result, undecided where a layer was given more than it was exported for and gave NaN."""
     if result.verdict != "fail" or not all(output.name for output in result.outputs):
         return result

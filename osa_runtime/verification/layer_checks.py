@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import numpy as np
@@ -18,6 +18,7 @@ from torch import Tensor
 from osa_runtime.errors import ExponentRangeError, RunError
 from osa_runtime.exponential import Evaluation
 from osa_runtime.exporters.eager import exact_attention
+from osa_runtime.manifest import AttentionSettings
 from osa_runtime.ops.spectral_norm import masked, spectral_norm
 from osa_runtime.parity.certificate import HeadResult, LayerResult
 from osa_runtime.parity.feeds import Case
@@ -32,7 +33,7 @@ Party = Literal["artifact", "eager", "reference"]
 
 
 def check_layers(
-    insides: Insides, case: Case, osa: Mapping[str, Any], dtype: str, party: Party
+    insides: Insides, case: Case, osa: AttentionSettings | None, dtype: str, party: Party
 ) -> Iterator[LayerResult]:
     """All attention layers on one case, a few at a time; up to the first that is out of range, as NaN goes on there."""
     for names in chunks(insides.attentions, _core_bytes(insides, case)):
@@ -69,13 +70,13 @@ def _count(core: Core, evaluation: Evaluation, needed: int) -> int:
 
 
 def _check(
-    insides: Insides, name: str, core: Core, case: str, osa: Mapping[str, Any], dtype: str, party: Party
+    insides: Insides, name: str, core: Core, case: str, osa: AttentionSettings | None, dtype: str, party: Party
 ) -> LayerResult:
     q, k, scale, _ = _tensors(core)
     norms = spectral_norm(q, k, scale)
-    evaluation = Evaluation.recorded(osa)
+    evaluation = Evaluation() if osa is None else osa.evaluation
     squarings, bound = squarings_of(q, k, scale, evaluation)
-    largest = float(osa["largest_norm"]) if "largest_norm" in osa else None
+    largest = None if osa is None else osa.largest_norm
     common: dict[str, Any] = dict(
         layer=name,
         party=party,

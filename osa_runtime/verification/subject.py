@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from osa_runtime.artifact import MANIFEST_FILE, Artifact, TensorSpec, sha256
 from osa_runtime.errors import ArtifactError, InputError
-from osa_runtime.exponential import Evaluation
 from osa_runtime.formats import FORMATS
 from osa_runtime.interface import ANY_DTYPE, Interface
+from osa_runtime.manifest import AttentionSettings
 from osa_runtime.parity.certificate import Check
 from osa_runtime.runtime.device import Where
 from osa_runtime.runtime.session import Session, load
@@ -64,8 +64,8 @@ class Subject:
         return self.filled or self.session.inputs
 
     @property
-    def osa(self) -> dict[str, Any]:
-        return self.artifact.manifest.osa if self.artifact is not None else {}
+    def osa(self) -> AttentionSettings | None:
+        return self.artifact.manifest.osa if self.artifact is not None else None
 
     @property
     def depth(self) -> int:
@@ -78,13 +78,12 @@ class Subject:
     @property
     def largest_norm(self) -> float | None:
         """Where a fixed number of squarings limits ‖S‖."""
-        fixed = Evaluation.recorded(self.osa).is_fixed
-        return float(self.osa["largest_norm"]) if fixed and "largest_norm" in self.osa else None
+        return self.range_of_norms if self.osa is not None and self.osa.evaluation.is_fixed else None
 
     @property
     def range_of_norms(self) -> float | None:
         """The largest ‖S‖ that the attention represents, with squarings of either kind."""
-        return float(self.osa["largest_norm"]) if "largest_norm" in self.osa else None
+        return None if self.osa is None else self.osa.largest_norm
 
     @property
     def signature(self) -> Interface:
@@ -106,7 +105,7 @@ class Subject:
             "name": self.session.path.parent.name if self.artifact is not None else self.session.path.name,
             "format": self.format,
             "dtype": self.dtype,
-            "osa": self.osa,
+            "osa": {} if self.osa is None else asdict(self.osa),
             "inputs": [str(spec) for spec in self.session.inputs],
             "outputs": [str(spec) for spec in self.session.outputs],
             "files": self.hashes,

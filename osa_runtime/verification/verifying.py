@@ -110,7 +110,8 @@ def _check_reference(against: object, module: nn.Module | None, factory: str | N
 
 def _check_calibration(examples: Path, subject: Subject, *, known: bool) -> None:
     manifest = subject.session.manifest
-    if not known or manifest is None or manifest.quantization.get("activations") != "static":
+    small = manifest.quantization if manifest is not None else None
+    if not known or small is None or small.activations != "static":
         raise InputError(
             "calibration=… measures the ranges of a static quantisation again, on its reference; "
             f"{subject.session.path} is not such an artifact, or no reference was given. Leave it out."
@@ -290,7 +291,7 @@ class _Verification:
             self.progress(f"layers, {case.name}")
             yield from check_layers(insides, case, self.subject.osa, self.subject.dtype, "artifact")
             if self.eager is not None and number == 0:
-                yield from check_layers(EagerInsides(self.eager, case.feeds), case, {}, self.subject.dtype, "eager")
+                yield from check_layers(EagerInsides(self.eager, case.feeds), case, None, self.subject.dtype, "eager")
 
     def _chosen(self, kinds: Sequence[str]) -> list[Case]:
         """One case of each kind, with two rows where there is one: the layers do not need more. At least one case."""

@@ -123,8 +123,8 @@ def test_settings_reach_parametrised_layers(tmp_path: Path) -> None:
     layer = OrthogonalSelfAttention(8, 2)
     parametrize.register_parametrization(layer, "alpha", nn.Tanh())
     artifact = export(layer, (normal(2, 6, 8),), tmp_path / "a", format="pt2", squarings=3, approximant="pade")
-    assert artifact.manifest.osa["squarings"] == 3
-    assert artifact.manifest.osa["approximant"] == "pade"
+    assert artifact.manifest.osa.squarings == 3
+    assert artifact.manifest.osa.approximant == "pade"
 
 
 class Products(nn.Module):
@@ -168,15 +168,15 @@ def test_a_flag_that_cannot_be_obeyed_is_refused(tmp_path: Path, flag: str, valu
         export(Calling({}, choice), (x,), tmp_path / "a", format="pt2", **choice)
     assert list(tmp_path.iterdir()) == []
     artifact = export(Calling(choice), (x,), tmp_path / "a", format="pt2", **choice)
-    assert artifact.manifest.osa[flag] == value
+    assert getattr(artifact.manifest.osa, flag) == value
 
 
 def test_the_manifest_tells_of_all_calls(tmp_path: Path) -> None:
     x = normal(2, 6, 8)
     osa = export(Calling({}, {"squarings": 3}), (x,), tmp_path / "a", format="pt2").manifest.osa
-    assert (osa["squarings"], osa["form"]) == ("mixed", "auto")
-    assert osa["largest_norm"] < 10
-    assert export(nn.Identity(), (x,), tmp_path / "b", format="pt2", input_names=["x"]).manifest.osa == {}
+    assert (osa.squarings, osa.form) == ("mixed", "auto")
+    assert osa.largest_norm < 10
+    assert export(nn.Identity(), (x,), tmp_path / "b", format="pt2", input_names=["x"]).manifest.osa is None
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_one_definition_serves_a_whole_onnx_model(tmp_path: Path, options: Any, 
 def test_calls_of_different_forms_share_a_definition(tmp_path: Path, squarings: str | int, form: str) -> None:
     calls = Calling({"form": "dense", "squarings": squarings}, {"form": "lowrank", "squarings": squarings})
     artifact = export(calls, (normal(2, 6, 8),), tmp_path / "a", dynamic_shapes={"x": {1: "tokens"}})
-    assert artifact.manifest.osa["form"] == form
+    assert artifact.manifest.osa.form == form
 
 
 def test_too_few_squarings_are_named(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from osa_runtime.artifact import Manifest, TensorSpec, describe_files
 from osa_runtime.errors import ArtifactError
 from osa_runtime.inspection.facts import Inspection, inspect_artifact
 from osa_runtime.inspection.kernel_coverage import IN_FLOAT32, NOWHERE, ON_CPU, UNKNOWN, expand, place
+from osa_runtime.manifest import AttentionSettings
 from osa_runtime.runtime.kernels import Kernel, KernelList, list_kernels
 
 
@@ -105,7 +106,7 @@ def artifact(folder: Path, kind: str, name: str, content: bytes) -> Path:
     folder.mkdir()
     (folder / name).write_bytes(content)
     x = TensorSpec("x", "float32", ("batch", 4))
-    manifest = Manifest(kind, (x,), (x,), 1234, osa={"form": "dense"}, files=describe_files(folder))
+    manifest = Manifest(kind, (x,), (x,), 1234, osa=AttentionSettings("dense"), files=describe_files(folder))
     (folder / "manifest.json").write_text(manifest.to_json(), encoding="utf-8")
     return folder
 

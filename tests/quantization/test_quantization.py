@@ -115,7 +115,7 @@ def test_weights_are_the_nearest_of_their_channel(exported: Exported, tmp_path: 
     result = quantize(source.folder, tmp_path / "small").artifact
     before, after = initializers(source.model_path), initializers(result.model_path)
     names = [name for name in before if f"{name}_quantized" in after]
-    assert len(names) == result.manifest.quantization["quantized"] == 6
+    assert len(names) == result.manifest.quantization.quantized == 6
     for name in names:
         stored, scale = after[f"{name}_quantized"], after[f"{name}_scale"]
         assert stored.dtype == np.int8
@@ -159,7 +159,7 @@ def test_parts_that_are_kept_stay_as_they_were(exported: Exported, tmp_path: Pat
     weights = [name for name in before if "mlp" in name and before[name].ndim == 2]
     assert len(weights) == 2
     assert all(np.array_equal(before[name], after[name]) for name in weights)
-    assert result.artifact.manifest.quantization["kept"] == list(result.selection.kept)
+    assert result.artifact.manifest.quantization.kept == result.selection.kept
 
 
 @pytest.mark.parametrize(("keep", "words"), [("haed", "keep='haed' names no weight"), ("*", "names them all")])
@@ -172,13 +172,13 @@ def test_keep_must_make_sense(exported: Exported, tmp_path: Path, keep: str, wor
 def test_the_manifest_says_what_was_done(exported: Exported, tmp_path: Path) -> None:
     source = Artifact.open(exported("vit", "onnx"))
     described = quantized(source.folder, tmp_path / "small", "static", "vit").artifact.manifest.quantization
-    assert described["source"] == {"model.onnx": source.manifest.files["model.onnx"]["sha256"]}
-    assert described["calibration"]["examples"] == 64
-    assert len(described["calibration"]["sha256"]) == 64
+    assert described.source == {"model.onnx": source.manifest.files["model.onnx"].sha256}
+    assert described.calibration.examples == 64
+    assert len(described.calibration.sha256) == 64
     images = feeds("vit", 64)["images"]
-    assert described["calibration"]["ranges"] == {"images": [images.min(), images.max()]}
-    assert (described["activations"], described["weight_bits"]) == ("static", 7)
-    assert set(described["deviation"]) == {"logits"}
+    assert described.calibration.ranges == {"images": (images.min(), images.max())}
+    assert (described.activations, described.weight_bits) == ("static", 7)
+    assert set(described.deviation) == {"logits"}
     Artifact.open(tmp_path / "small").check_files()
 
 
@@ -240,7 +240,7 @@ def test_a_static_model_is_verified_beyond_its_ranges(exported: Exported, tmp_pa
 def test_ranges_that_do_not_fit_the_model_fail(exported: Exported, tmp_path: Path, factor: float) -> None:
     """Graph and manifest agree on them, and the reference is rounded by them, too."""
     source = exported("vit", "onnx")
-    good = quantized(source, tmp_path / "good", "static", "vit").artifact.manifest.quantization["activation_ranges"]
+    good = quantized(source, tmp_path / "good", "static", "vit").artifact.manifest.quantization.activation_ranges
     ranges = {name: [float(np.float32(factor * end)) for end in pair] for name, pair in good.items()}
     small = quantize(source, tmp_path / "small", activations="static", ranges=ranges).artifact.folder
     certificate = verify(small, source.parent / "vit", VerifyOptions(quick=True)).certificate

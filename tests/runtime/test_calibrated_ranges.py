@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from osa_runtime import load
 from osa_runtime.artifact import Manifest
 from osa_runtime.cli.main import app
+from osa_runtime.manifest import CalibrationRecord, Quantization
 from osa_runtime.quantization import quantize
 from osa_runtime.runtime.input_checks import CalibratedRanges
 from osa_runtime.serving.engine.engine import Engine
@@ -67,9 +68,10 @@ def test_the_server_counts_them(static: Path) -> None:
     assert asyncio.run(main()) == 2
 
 
-@pytest.mark.parametrize("calibration", [None, [], {"ranges": []}, {"ranges": {"x": [1]}}, {"ranges": {"x": ["a", 1]}}])
-def test_ranges_that_are_none_say_nothing(calibration: Any) -> None:
-    described = {"activations": "static", "calibration": calibration}
+@pytest.mark.parametrize("ranges", [None, {}, {"x": ()}, {"x": (1.0,)}, {"x": (1.0, 2.0, 3.0)}])
+def test_ranges_that_are_none_say_nothing(ranges: Any) -> None:
+    recorded = None if ranges is None else CalibrationRecord(3, "0", ranges)
+    described = Quantization("int8", "static", calibration=recorded)
     ranges = CalibratedRanges(Manifest("onnx", (), (), 1, quantization=described))
     assert not ranges
     assert ranges.beyond({"x": np.ones(3, np.float32)}) == []

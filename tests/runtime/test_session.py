@@ -142,15 +142,15 @@ def test_a_changed_model_is_refused_unless_told(exported: Exported, tmp_path: Pa
 
 DAMAGE: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "no hash": (lambda m: m.update(files={}), "has no hash of model.onnx"),
-    "files": (lambda m: m.update(files=[1]), "files is .*, expected size and sha256"),
-    "axes": (lambda m: m.update(axes={"batch": {"max": "many"}}), "axes is .*, expected a range"),
-    "format": (lambda m: m.update(format=["onnx"]), "format is .*, expected a name"),
-    "versions": (lambda m: m.update(versions=3), "versions is 3, expected a text for each package"),
+    "files": (lambda m: m.update(files=[1]), "files is .*, expected an object"),
+    "axes": (lambda m: m.update(axes={"batch": {"max": "many"}}), "axes.batch.max is 'many', expected int"),
+    "format": (lambda m: m.update(format=["onnx"]), "format is .*, expected str"),
+    "versions": (lambda m: m.update(versions=3), "versions is '3', expected an object"),
     "type": (lambda m: m["inputs"][0].update(dtype="float31"), "the type 'float31', expected float32"),
-    "shape": (lambda m: m["inputs"][0].update(shape=["batch", -1, 8, 8]), "sizes are 0 or more"),
+    "shape": (lambda m: m["inputs"][0].update(shape=["batch", -1, 8, 8]), "a size or count is -1, expected 0 or more"),
     "no outputs": (lambda m: m.update(outputs=[]), "at least one and each once"),
-    "renamed": (lambda m: m["outputs"][0].update(name="scores"), "but the model beside it has logits"),
-    "another rank": (lambda m: m["inputs"][0].update(shape=["batch", 64]), "but the model beside it has images"),
+    "renamed": (lambda m: m["outputs"][0].update(name="scores"), "but the model next to it has logits"),
+    "another rank": (lambda m: m["inputs"][0].update(shape=["batch", 64]), "but the model next to it has images"),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -49,7 +50,7 @@ def _details(model: ServedModel, figures: Snapshot, token: bool) -> dict[str, An
         "outputs": [_tensor(spec) for spec in model.interface.outputs],
         "parameters": model.manifest.parameters,
         "dtype": model.manifest.dtype,
-        "osa": model.manifest.osa,
+        "osa": asdict(model.manifest.osa) if model.manifest.osa is not None else {},
         "example": example_inputs(model.interface),
         "calls": example_calls(model.name, model.interface, token=token),
         "preprocessing": model.manifest.preprocessing,

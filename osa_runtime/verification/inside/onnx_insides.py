@@ -18,6 +18,7 @@ from onnx import TensorProto
 from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import RunError
 from osa_runtime.exporters.functions import DOMAIN
+from osa_runtime.manifest import AttentionCall
 from osa_runtime.onnx_files import input_specs, read_onnx, readable_errors
 from osa_runtime.runtime.onnx_session import EXTERNAL_DATA_FOLDER, error_text
 from osa_runtime.runtime.session import Session
@@ -39,7 +40,7 @@ class Boundary:
 class OnnxInsides(Insides):
     """``calls`` is the manifest's list of attentions; without it, only calls that are still nodes are known."""
 
-    def __init__(self, path: Path, calls: Sequence[Mapping[str, Any]] = (), threads: int | None = None) -> None:
+    def __init__(self, path: Path, calls: Sequence[AttentionCall] = (), threads: int | None = None) -> None:
         self._folder, self._threads = path.parent, threads
         with readable_errors(path):
             self._index = GraphIndex(read_onnx(path))
@@ -48,11 +49,11 @@ class OnnxInsides(Insides):
         self._calls = _labelled(
             call
             for call in _nodes_of_attention(self._index) or calls
-            if {call["output"], *call["inputs"][:3], *call["inputs"][4:]} <= present
+            if {call.output, *call.inputs[:3], *call.inputs[4:]} <= present
         )
         self._boundaries = _boundaries(self._index, self._calls)
         self.units = tuple(self._boundaries)
-        self.attentions = tuple(sorted(self._calls, key=lambda name: self._index.maker[self._calls[name]["output"]]))
+        self.attentions = tuple(sorted(self._calls, key=lambda name: self._index.maker[self._calls[name].output]))
         self._latest: tuple[tuple[tuple[str, ...], tuple[str, ...]], Any] | None = None
 
     @classmethod
@@ -149,7 +150,7 @@ class OnnxInsides(Insides):
 
     def cores_of(self, attentions: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Core]:
         wanted = [self._named(self._calls[name]) for name in attentions]
-        counts = [self._calls[name].get("squarings") for name in attentions]
+        counts = [self._calls[name].squarings for name in attentions]
         counts = [value if value in self._index.maker else None for value in counts]
         names = sorted({value for call in wanted for value in call.values()} | {value for value in counts if value})
         found = dict(zip(names, self._run({}, feeds, names), strict=True))
@@ -199,19 +200,19 @@ class OnnxInsides(Insides):
     def close(self) -> None:
         self._latest = None
 
-    def _named(self, call: Mapping[str, Any]) -> dict[str, str]:
+    def _named(self, call: AttentionCall) -> dict[str, str]:
         """q, k, v, scale, mask and out by their names in the graph; a scale that is a constant is left out."""
-        names = dict(zip(("q", "k", "v", "scale", "mask"), call["inputs"], strict=False)) | {"out": call["output"]}
+        names = dict(zip(("q", "k", "v", "scale", "mask"), call.inputs, strict=False)) | {"out": call.output}
         if names["scale"] not in self._index.maker and names["scale"] not in self._index.inputs:
             del names["scale"]
         return names
 
     def _constant_scale(self, name: str) -> Array:
         call = self._calls[name]
-        weight = self._index.weights.get(call["inputs"][3])
+        weight = self._index.weights.get(call.inputs[3])
         if weight is not None:
             return onnx.numpy_helper.to_array(weight, str(self._folder))
-        return np.asarray(call["scale"], np.float32)
+        return np.asarray(call.scale, np.float32)
 
     def _placeholders(self, x: Array) -> dict[str, Array]:
         axes = dict.fromkeys(axis for spec in self._specs for axis in spec.shape if isinstance(axis, str))
@@ -258,31 +259,27 @@ def _zeros(spec: TensorSpec, sizes: Mapping[str, int]) -> Array:
     return np.zeros(shape, spec.dtype)
 
 
-def _nodes_of_attention(index: GraphIndex) -> list[dict[str, Any]]:
+def _nodes_of_attention(index: GraphIndex) -> list[AttentionCall]:
     nodes = [node for node in index.nodes if node.domain == DOMAIN and node.op_type == "OrthogonalAttention"]
-    return [
-        {"name": node.name.rpartition("/")[0], "inputs": list(node.input)}
-        | dict(zip(("output", "squarings"), node.output, strict=False))
-        for node in nodes
-    ]
+    return [AttentionCall(node.name.rpartition("/")[0], tuple(node.input), *node.output[:2]) for node in nodes]
 
 
-def _labelled(calls: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+def _labelled(calls: Iterable[AttentionCall]) -> dict[str, AttentionCall]:
     """Calls by the module that makes them; a module's second call has a number, and the model itself has no name."""
-    found: dict[str, Mapping[str, Any]] = {}
+    found: dict[str, AttentionCall] = {}
     for call in calls:
-        name = call["name"] or "(model)"
-        count = sum(other["name"] == call["name"] for other in found.values())
+        name = call.name or "(model)"
+        count = sum(other.name == call.name for other in found.values())
         found[f"{name}#{count + 1}" if count else name] = call
     return found
 
 
-def _boundaries(index: GraphIndex, calls: Mapping[str, Mapping[str, Any]]) -> dict[str, Boundary]:
+def _boundaries(index: GraphIndex, calls: Mapping[str, AttentionCall]) -> dict[str, Boundary]:
     """Every module path whose nodes have one tensor (and perhaps a mask) going in and one coming out."""
     owner = [node.name.rpartition("/")[0] for node in index.nodes]
     for call in calls.values():
-        for position in index.between(set(call["inputs"]), [call["output"]]):
-            owner[position] = call["name"]
+        for position in index.between(set(call.inputs), [call.output]):
+            owner[position] = call.name
     found: dict[str, tuple[int, Boundary]] = {}
     nobodys = sum(1 << i for i, name in enumerate(owner) if not name)
     before, behind = index.reach()

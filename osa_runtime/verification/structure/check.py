@@ -69,19 +69,20 @@ def _quantized(source: Artifact, manifest: Manifest, out: Path) -> Artifact:
     from osa_runtime.quantization import quantize
 
     said = manifest.quantization
+    assert said is not None
     return quantize(
         source.folder,
         out,
-        weights=said.get("weights", "none"),
-        activations=said.get("activations", "unknown"),
-        ranges=said.get("activation_ranges", {}),  # numbers judge whether they are good ones
-        keep=tuple(said.get("kept", ())),
+        weights=said.weights,
+        activations=said.activations,
+        ranges=said.activation_ranges,  # numbers judge whether they are good ones
+        keep=said.kept,
     ).artifact
 
 
 def _compared(subject: Subject, manifest: Manifest, again: Artifact) -> Structure:
     known = subject.artifact is not None
-    static = manifest.quantization.get("activations") == "static"
+    static = manifest.quantization is not None and manifest.quantization.activations == "static"
     fresh = "a fresh quantisation with the recorded ranges" if static else "a fresh export"
     in_manifest = manifest_differences(manifest, again.manifest) if known else []
     if not in_manifest and _same_files(subject, again):
@@ -137,7 +138,7 @@ def _failed(why: str) -> Structure:
 def _other_versions(manifest: Manifest) -> list[str]:
     """Of the packages that shape a graph; the build (+cpu) does not."""
     now = versions()
-    recorded = manifest.versions | manifest.quantization.get("versions", {})
+    recorded = manifest.versions | (manifest.quantization.versions if manifest.quantization is not None else {})
     names = (*EXPORTING, *(("onnxruntime", "onnxruntime-gpu") if manifest.quantization else ()))
     said = {name: recorded.get(name, "of no known version") for name in names if name in now}
     return [

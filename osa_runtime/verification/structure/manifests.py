@@ -48,9 +48,9 @@ def attention_differences(found: Manifest, expected: Manifest, mine: Model, thei
 def _calls(manifest: Manifest, model: Model) -> list[dict[str, Any]]:
     known = main_scope(model).digests
     return [
-        call
-        | {key: known.get(call[key]) for key in ("output", "squarings") if key in call}
-        | {"inputs": [known.get(name) for name in call["inputs"]]}
+        dataclasses.asdict(call)
+        | {"output": known.get(call.output), "squarings": call.squarings and known.get(call.squarings)}
+        | {"inputs": [known.get(name) for name in call.inputs]}
         for call in manifest.attentions
     ]
 

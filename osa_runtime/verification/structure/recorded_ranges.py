@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import onnx
@@ -20,15 +21,17 @@ ROUNDING = 1e-4  # of a range: a hundredth of an 8-bit step, and more than anoth
 def check_ranges(plain: Artifact, manifest: Manifest, examples: Path) -> Check:
     """``plain`` is the fresh export that the artifact should have been quantised from."""
     known, said = read_calibration(examples, plain), manifest.quantization
+    assert said is not None
     model = onnx.load(plain.model_path)
-    selection = select(model, plain.manifest.attentions, tuple(said.get("kept", ())))
+    selection = select(model, plain.manifest.attentions, said.kept)
     measured = measure_ranges(model, selection.products, known.feeds)
+    recorded = {} if said.calibration is None else asdict(said.calibration)
     wrong = [
-        f"calibration.{name} is {said.get('calibration', {}).get(name)!r}, expected {value!r}"
-        for name, value in known.describe().items()
-        if said.get("calibration", {}).get(name) != value
+        f"calibration.{name} is {recorded.get(name)!r}, expected {value!r}"
+        for name, value in asdict(known.describe()).items()
+        if recorded.get(name) != value
     ]
-    wrong += _differences(said.get("activation_ranges", {}), measured)
+    wrong += _differences(said.activation_ranges, measured)
     text = f"{examples.name} has the recorded hash, and gives the recorded ranges"
     return Check("ranges", not wrong, shown(wrong) if wrong else text)
 
