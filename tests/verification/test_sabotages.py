@@ -37,14 +37,14 @@ def _parameters(usual: dict[str, int]) -> Iterator[object]:
         yield pytest.param(sabotage, marks=marks, id=f"{sabotage.fault} ({sabotage.format})".replace(" ", "-"))
 
 
-@pytest.mark.parametrize("sabotage", _parameters(COMPARED))
+@pytest.mark.parametrize("sabotage", list(_parameters(COMPARED)))
 def test_it_is_told_from_a_fresh_export(sabotage: Sabotage, bases: Bases, fresh: Compare, tmp_path: Path) -> None:
     broken = sabotage.breaking(bases.artifact(sabotage.base, **sabotage.options), tmp_path / "broken")
     (check,) = fresh(broken, sabotage.base).checks
     assert (check.name, check.passed) == ("structure", False)
 
 
-@pytest.mark.parametrize("sabotage", _parameters(USUAL))
+@pytest.mark.parametrize("sabotage", list(_parameters(USUAL)))
 def test_it_fails_and_is_named(sabotage: Sabotage, bases: Bases, tmp_path: Path) -> None:
     certificate = sabotage.judged(bases, tmp_path / "broken")
     assert certificate.verdict == "fail"
