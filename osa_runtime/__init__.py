@@ -27,6 +27,7 @@ from osa_runtime.errors import (
 
 if TYPE_CHECKING:
     from osa_runtime.evaluation import Evaluation, evaluate
+    from osa_runtime.exporters import export, export_checkpoint
     from osa_runtime.models import (
         EncoderConfig,
         SkiplessEncoder,
@@ -35,9 +36,10 @@ if TYPE_CHECKING:
         load_checkpoint,
         save_checkpoint,
     )
-    from osa_runtime.nn import OrthogonalSelfAttention
+    from osa_runtime.nn import OrthogonalSelfAttention, PolynomialSelfAttention, SoftmaxSelfAttention
     from osa_runtime.ops import attention_matrix, orthogonal_attention, skew_exponential
     from osa_runtime.pixels import Standardisation
+    from osa_runtime.quantization import quantize
     from osa_runtime.runtime.session import Session, load
     from osa_runtime.verification import VerifyOptions, compare_artifacts, verify
 
@@ -48,6 +50,8 @@ _HOME_OF = {
     "orthogonal_attention": "osa_runtime.ops",
     "skew_exponential": "osa_runtime.ops",
     "OrthogonalSelfAttention": "osa_runtime.nn",
+    "PolynomialSelfAttention": "osa_runtime.nn",
+    "SoftmaxSelfAttention": "osa_runtime.nn",
     "EncoderConfig": "osa_runtime.models",
     "SkiplessEncoder": "osa_runtime.models",
     "SkiplessViT": "osa_runtime.models",
@@ -55,6 +59,9 @@ _HOME_OF = {
     "load_checkpoint": "osa_runtime.models",
     "save_checkpoint": "osa_runtime.models",
     "Standardisation": "osa_runtime.pixels",
+    "export": "osa_runtime.exporters",
+    "export_checkpoint": "osa_runtime.exporters",
+    "quantize": "osa_runtime.quantization",
     "Session": "osa_runtime.runtime.session",
     "load": "osa_runtime.runtime.session",
     "Evaluation": "osa_runtime.evaluation",
@@ -72,6 +79,8 @@ __all__ = [
     "skew_exponential",
     # layers
     "OrthogonalSelfAttention",
+    "PolynomialSelfAttention",
+    "SoftmaxSelfAttention",
     # models
     "EncoderConfig",
     "SkiplessEncoder",
@@ -79,9 +88,13 @@ __all__ = [
     "ViTConfig",
     "load_checkpoint",
     "save_checkpoint",
-    # what images are made of
+    # images
     "Standardisation",
-    # running exported models
+    # making artifacts
+    "export",
+    "export_checkpoint",
+    "quantize",
+    # running them
     "Session",
     "load",
     # proving that they are right

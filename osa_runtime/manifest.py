@@ -197,9 +197,9 @@ def _check_numbers(manifest: Manifest) -> None:
     for number in counts:
         if isinstance(number, int) and not 0 <= number <= LARGEST:
             raise ValueError(f"a size or count is {number}, expected 0 or more, and no more than 64 bits hold")
-    for number in ranges:
-        if not abs(number) <= LARGEST:
-            raise ValueError(f"a range or norm is {number}, expected a finite number")
+    for end in ranges:
+        if not abs(end) <= LARGEST:
+            raise ValueError(f"a range or norm is {end}, expected a finite number")
     if manifest.osa is not None and manifest.osa.largest_norm is not None and manifest.osa.largest_norm <= 0:
         raise ValueError(f"osa.largest_norm is {manifest.osa.largest_norm}, expected a number above 0")
 

@@ -35,7 +35,9 @@ class _Decoder:
             return self._object(kind, value, where)
         origin, arguments = typing.get_origin(kind), typing.get_args(kind)
         if origin in (typing.Union, types.UnionType):
-            return None if value is None else self.decode(_fitting(arguments, value), value, where)
+            if value is None and type(None) in arguments:
+                return None
+            return self.decode(_fitting(arguments, value), value, where)
         if origin is Literal:
             return _checked(value, isinstance(value, str) and value in arguments, where, " or ".join(arguments))
         if origin is tuple:
