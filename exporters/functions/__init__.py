@@ -5,6 +5,7 @@
     │   └── SkewExpm1(s)                          e^S − I of skew matrices; SkewExponential(s) is e^S
     └── LowRankChange(q, k, v, c)                 the same through the Gram matrix of F = [Q K], for N > 2d
         ├── GramCore(q, k, v, c)                  M = GJ and W = FᵀV, balanced
+        ├── CoreNorm(m2), IsInDoubt(m, w, norm)   a bound of ‖S‖, and whether float32 is enough
         ├── NearSolution(m, m2, w, t, c)          J·φ₁(M)·W in float32 for small norms, by a short polynomial
         ├── SteppedSolution(m, m2, norm, w, t, c) the same for larger norms, by steps of a Chebyshev polynomial
         └── Float64Change(q, k, v, c)             in float64, with K sheared along Q, where float32 would lose digits
@@ -12,8 +13,9 @@
     Scaling(fourths, limits)                      2⁻ˢ and s
     ScaledExpm1, ScaledPhi1Minus1 (a, a2)         the approximant
 
-The mathematics and the names are those of ``osa_runtime/ops``; its README derives them. ``build_functions`` writes
-the definitions for one choice of form, approximant and squarings, so that a model holds no branch it never takes.
+The mathematics, the files and the names are those of ``osa_runtime/ops``; its README has them side by side.
+``build_functions`` writes the definitions for one choice of form, approximant and squarings, so that a model holds no
+branch it never takes.
 """
 
 from osa_runtime.exporters.functions.choice import DOMAIN, VERSION, FunctionChoice

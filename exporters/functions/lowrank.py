@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import onnx
+import onnxscript
 from onnxscript import opset18 as op
 from onnxscript import script
 
@@ -101,28 +102,6 @@ def Float64Change(q, k, v, c):
     return op.Cast(op.MatMul(q64, kept) + op.MatMul(k64, for_k), to=onnx.TensorProto.FLOAT), squarings, lost
 
 
-@script(osa, default_opset=op)
-def PreciseChange(q, k, v, c):
-    """(e^S − I)·V computed in float64, and the number of squarings."""
-    change, squarings, _lost = osa.Float64Change(q, k, v, c)
-    return change, squarings
-
-
-@script(osa, default_opset=op)
-def PreciseOrDenseChange(q, k, v, c):
-    """(e^S − I)·V computed in float64, or through S itself where that loses the digits and S is affordable."""
-    gram_change, gram_squarings, lost = osa.Float64Change(q, k, v, c)
-    tokens, width = op.Split(op.Shape(q, start=-2), num_outputs=2)
-    entries = op.Div(op.Size(q), width) * tokens
-    fits = op.And(tokens <= MOST_DENSE_TOKENS, entries <= MOST_DENSE_ENTRIES)
-    if op.And(op.Squeeze(fits), op.ReduceMax(op.Cast(lost, to=onnx.TensorProto.FLOAT), keepdims=0) > 0.5):
-        change, squarings = osa.DenseChange(q, k, v, c)
-    else:
-        change = op.Identity(gram_change)
-        squarings = op.Identity(gram_squarings)
-    return change, squarings
-
-
 def lowrank_functions(choice: FunctionChoice) -> list[onnx.FunctionProto]:
     limits = limits_of(reach(choice.approximant, "lowrank", False), least=1)
 
@@ -141,11 +120,6 @@ def lowrank_functions(choice: FunctionChoice) -> list[onnx.FunctionProto]:
         upper, lower = op.Split(y, axis=-2, num_outputs=2)
         return (c * t) * lower, (op.Neg(c) / t) * upper, squarings
 
-    change = StraightLowRankChange
-    if not choice.is_fixed:
-        change = SteppingLowRankChange if choice.steps else SquaringLowRankChange
-    precise = (PreciseOrDenseChange if choice.form == "auto" else PreciseChange).to_function_proto()
-    precise.name = "PreciseChange"
     parts = (
         Sheared,
         MeanOfDiagonal,
@@ -154,50 +128,93 @@ def lowrank_functions(choice: FunctionChoice) -> list[onnx.FunctionProto]:
         GramSolution,
         Float64Change,
     )
-    functions = [*chebyshev_functions(), *(f.to_function_proto() for f in parts), precise]
-    functions.append(change.to_function_proto())
-    functions[-1].name = "LowRankChange"
-    return functions
+    changes = (_precise_change(choice), _lowrank_change(choice))
+    return [*chebyshev_functions(), *(f.to_function_proto() for f in (*parts, *changes))]
 
 
-@script(osa, default_opset=op)
-def SteppingLowRankChange(q, k, v, c):
-    """(e^S − I)·V with S = c(QKᵀ − KQᵀ), in float64 where float32 would lose digits or take many steps."""
-    m, w, t = osa.GramCore(q, k, v, c)
-    m2 = op.MatMul(m, m)
-    norm = osa.CoreNorm(m2)
-    # asked so that a norm of NaN is far: there it becomes the answer
-    near = op.Where(norm <= NEAR_REACH, op.Constant(value_float=0.0), op.Constant(value_float=1.0))
-    far = op.Where(norm <= FARTHEST, near, op.Constant(value_float=2.0))
-    way = op.ReduceMax(op.Max(far, 2.0 * osa.IsInDoubt(m, w, norm)), keepdims=0)
-    if way > 1.5:
-        change, squarings = osa.PreciseChange(q, k, v, c)
-    else:
-        if way > 0.5:
-            for_q, for_k = osa.SteppedSolution(m, m2, norm, w, t, c)
+def _precise_change(choice: FunctionChoice) -> onnxscript.OnnxFunction:
+    """With the dense form behind it where the graph has one, or without."""
+    if choice.form == "auto":
+
+        @script(osa, default_opset=op)
+        def PreciseChange(q, k, v, c):
+            """(e^S − I)·V computed in float64, or through S itself where that loses the digits and S is affordable."""
+            gram_change, gram_squarings, lost = osa.Float64Change(q, k, v, c)
+            tokens, width = op.Split(op.Shape(q, start=-2), num_outputs=2)
+            entries = op.Div(op.Size(q), width) * tokens
+            fits = op.And(tokens <= MOST_DENSE_TOKENS, entries <= MOST_DENSE_ENTRIES)
+            if op.And(op.Squeeze(fits), op.ReduceMax(op.Cast(lost, to=onnx.TensorProto.FLOAT), keepdims=0) > 0.5):
+                change, squarings = osa.DenseChange(q, k, v, c)
+            else:
+                change = op.Identity(gram_change)
+                squarings = op.Identity(gram_squarings)
+            return change, squarings
+
+        return PreciseChange
+
+    @script(osa, default_opset=op)
+    def PreciseChange(q, k, v, c):
+        """(e^S − I)·V computed in float64, and the number of squarings."""
+        change, squarings, _lost = osa.Float64Change(q, k, v, c)
+        return change, squarings
+
+    return PreciseChange
+
+
+def _lowrank_change(choice: FunctionChoice) -> onnxscript.OnnxFunction:
+    """In steps, by squarings as many as needed, or by a fixed number of them."""
+    if choice.steps:
+        return _stepping()
+    return _straight() if choice.is_fixed else _squaring()
+
+
+def _stepping() -> onnxscript.OnnxFunction:
+    @script(osa, default_opset=op)
+    def LowRankChange(q, k, v, c):
+        """(e^S − I)·V with S = c(QKᵀ − KQᵀ), in float64 where float32 would lose digits or take many steps."""
+        m, w, t = osa.GramCore(q, k, v, c)
+        m2 = op.MatMul(m, m)
+        norm = osa.CoreNorm(m2)
+        # asked so that a norm of NaN is far: there it becomes the answer
+        near = op.Where(norm <= NEAR_REACH, op.Constant(value_float=0.0), op.Constant(value_float=1.0))
+        far = op.Where(norm <= FARTHEST, near, op.Constant(value_float=2.0))
+        way = op.ReduceMax(op.Max(far, 2.0 * osa.IsInDoubt(m, w, norm)), keepdims=0)
+        if way > 1.5:
+            change, squarings = osa.PreciseChange(q, k, v, c)
         else:
-            for_q, for_k = osa.NearSolution(m, m2, w, t, c)
-        squarings = op.Constant(value_int=0)
-        change = op.MatMul(q, for_q) + op.MatMul(k, for_k)
-    return change, squarings
+            if way > 0.5:
+                for_q, for_k = osa.SteppedSolution(m, m2, norm, w, t, c)
+            else:
+                for_q, for_k = osa.NearSolution(m, m2, w, t, c)
+            squarings = op.Constant(value_int=0)
+            change = op.MatMul(q, for_q) + op.MatMul(k, for_k)
+        return change, squarings
+
+    return LowRankChange
 
 
-@script(osa, default_opset=op)
-def SquaringLowRankChange(q, k, v, c):
-    """(e^S − I)·V with S = c(QKᵀ − KQᵀ), in float64 where float32 would lose digits."""
-    m, w, t = osa.GramCore(q, k, v, c)
-    m2 = op.MatMul(m, m)
-    norm = osa.CoreNorm(m2)
-    if op.ReduceMax(osa.IsInDoubt(m, w, norm), keepdims=0) > 0.5:
+def _squaring() -> onnxscript.OnnxFunction:
+    @script(osa, default_opset=op)
+    def LowRankChange(q, k, v, c):
+        """(e^S − I)·V with S = c(QKᵀ − KQᵀ), in float64 where float32 would lose digits."""
+        m, w, t = osa.GramCore(q, k, v, c)
+        m2 = op.MatMul(m, m)
+        norm = osa.CoreNorm(m2)
+        if op.ReduceMax(osa.IsInDoubt(m, w, norm), keepdims=0) > 0.5:
+            change, squarings = osa.PreciseChange(q, k, v, c)
+        else:
+            for_q, for_k, squarings = osa.GramSolution(m, m2, norm, w, t, c)
+            change = op.MatMul(q, for_q) + op.MatMul(k, for_k)
+        return change, squarings
+
+    return LowRankChange
+
+
+def _straight() -> onnxscript.OnnxFunction:
+    @script(osa, default_opset=op)
+    def LowRankChange(q, k, v, c):
+        """(e^S − I)·V with S = c(QKᵀ − KQᵀ), in float64 throughout: a graph without branches cannot choose."""
         change, squarings = osa.PreciseChange(q, k, v, c)
-    else:
-        for_q, for_k, squarings = osa.GramSolution(m, m2, norm, w, t, c)
-        change = op.MatMul(q, for_q) + op.MatMul(k, for_k)
-    return change, squarings
+        return change, squarings
 
-
-@script(osa, default_opset=op)
-def StraightLowRankChange(q, k, v, c):
-    """(e^S − I)·V with S = c(QKᵀ − KQᵀ), in float64 throughout: a graph without branches cannot choose."""
-    change, squarings = osa.PreciseChange(q, k, v, c)
-    return change, squarings
+    return LowRankChange

@@ -65,15 +65,20 @@ def DoubledPhi1(e, y, squarings):
     return op.MatMul(e + two, y)
 
 
-@script(osa, default_opset=op)
-def SteppedPhi1(e, y, squarings):
-    """The same with a step for each squaring, to be written out: what nobody reads then falls away."""
-    two = osa.TwiceIdentity(e)
-    for _ in range(squarings):
-        k = e + two
-        y = op.MatMul(k, y)
-        e = op.MatMul(k, e)
-    return y
+def _phi1_to_unroll() -> onnx.FunctionProto:
+    """With a step for each squaring: unrolling drops the last E."""
+
+    @script(osa, default_opset=op)
+    def DoubledPhi1(e, y, squarings):
+        """2ˢ·φ₁(2ˢA)·W from E = e^A − I, Y = φ₁(A)·W: K = E + 2I, Y ← KY, E ← KE; the last E is not needed. s ≥ 1."""
+        two = osa.TwiceIdentity(e)
+        for _ in range(squarings):
+            k = e + two
+            y = op.MatMul(k, y)
+            e = op.MatMul(k, e)
+        return y
+
+    return DoubledPhi1.to_function_proto()
 
 
 def fixed_scaling(squarings: int, theta: float) -> onnx.FunctionProto:
@@ -94,6 +99,5 @@ def scaling_functions(squarings: str | int, theta: float) -> list[onnx.FunctionP
     twice, expm1 = TwiceIdentity.to_function_proto(), DoubledExpm1.to_function_proto()
     if not isinstance(squarings, int):
         return [Scaling.to_function_proto(), twice, expm1, DoubledPhi1.to_function_proto()]
-    phi1 = SteppedPhi1.to_function_proto()
-    phi1.name, phi1.doc_string = "DoubledPhi1", DoubledPhi1.function_ir.doc_string
-    return [fixed_scaling(squarings, theta), twice, unroll_loop(expm1, squarings), unroll_loop(phi1, squarings)]
+    phi1 = unroll_loop(_phi1_to_unroll(), squarings)
+    return [fixed_scaling(squarings, theta), twice, unroll_loop(expm1, squarings), phi1]

@@ -38,7 +38,7 @@ def orthogonal_attention(
         mask: (..., N) boolean, True for real tokens. Padded tokens come out unchanged and influence nobody.
         form: "dense" (an N×N exponential), "lowrank" (a 2d×2d one), or "auto": dense while N ≤ 2d, and beyond, up to
             1024 tokens, where the low-rank form would lose its digits.
-        approximant: "taylor" or "pade".
+        approximant: "taylor", for polynomials with Taylor's or, in float32, Chebyshev's coefficients, or "pade".
         squarings: "auto" (as many as ‖S‖ needs), or a fixed number, valid for ‖S‖ up to about 0.8·2^squarings.
 
     The halves are computed in float32. NaN or Inf in an entry of the batch makes that entry NaN. The relative error is

@@ -1,4 +1,4 @@
-"""What a layer of ours makes of ‖S‖₂: its bound and its number of squarings."""
+"""The bound of ‖S‖₂ and the number of squarings of a layer of ours."""
 
 from __future__ import annotations
 
@@ -7,22 +7,31 @@ from torch import Tensor
 
 from osa_runtime.exponential import Evaluation
 from osa_runtime.ops.dense import skew_matrix, skew_norm
-from osa_runtime.ops.lowrank import core_norm, gram_core, sheared
+from osa_runtime.ops.lowrank import core_norm, gram_core, precision_level, sheared
+from osa_runtime.ops.rounding import is_in_doubt
 from osa_runtime.ops.scaling import reach, squarings_needed
 
 
 def squarings_of(q: Tensor, k: Tensor, scale: Tensor, evaluation: Evaluation) -> tuple[int, float]:
-    """How many squarings these queries and keys ask for, and the upper bound of ‖S‖₂ that says so."""
-    c = scale.to(torch.float64)[..., None, None]
-    form, approximant = evaluation.form, evaluation.approximant
-    dense = form == "dense" or (form != "lowrank" and q.size(-2) <= 2 * q.size(-1))
+    """The number of squarings that these queries and keys need, and the upper bound of ‖S‖₂ that decides it."""
+    q64, k64, c = q.to(torch.float64), k.to(torch.float64), scale.to(torch.float64)[..., None, None]
+    dense = evaluation.form == "dense" or (evaluation.form == "auto" and q.size(-2) <= 2 * q.size(-1))
     if dense:
-        s = skew_matrix(q.to(torch.float64), k.to(torch.float64), c)
+        s = skew_matrix(q64, k64, c)
         norm = skew_norm(s @ s)
     else:
-        q64, k64 = q.to(torch.float64), k.to(torch.float64)
         m, _, _ = gram_core(q64, sheared(q64, k64), q64, c)
         norm = core_norm(m @ m)
-    theta = reach(approximant, "dense" if dense else "lowrank", False)
-    count = squarings_needed(norm, theta, False)
-    return int(count), float(norm.amax())
+    if not dense and _takes_steps(q.to(torch.float32), k.to(torch.float32), c.to(torch.float32), evaluation):
+        return 0, float(norm.amax())
+    theta = reach(evaluation.approximant, "dense" if dense else "lowrank", False)
+    return int(squarings_needed(norm, theta, False)), float(norm.amax())
+
+
+def _takes_steps(q: Tensor, k: Tensor, c: Tensor, evaluation: Evaluation) -> bool:
+    """Whether the low-rank form stays in float32, where it takes steps of a polynomial instead of squarings."""
+    if evaluation.is_fixed or evaluation.approximant == "pade":
+        return False
+    m, w, _ = gram_core(q, k, q, c)
+    norm = core_norm(m @ m)
+    return int(precision_level(norm, is_in_doubt(m, w, norm))) < 2
