@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from osa_runtime.artifact import Artifact, sha256
+from osa_runtime.atomic import check_apart
 from osa_runtime.errors import CheckpointError, InputError
-from osa_runtime.exporters.destination import check_apart
 from osa_runtime.exporters.examples import made_examples
 from osa_runtime.exporters.pipeline import export
 from osa_runtime.models import SkiplessEncoder, SkiplessViT, load_checkpoint

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from osa_runtime.errors import InputError
-from osa_runtime.exporters.steps import blame, quiet
+from osa_runtime.exporters.capturing import blame
 from osa_runtime.ops.interception import intercept
+from osa_runtime.steps import quiet
 
 Axes = tuple[dict[int, Any], ...]
 

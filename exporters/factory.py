@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from osa_runtime.artifact import Artifact, sha256
+from osa_runtime.atomic import check_apart
 from osa_runtime.errors import CheckpointError, ExportError, InputError, MissingDependencyError
-from osa_runtime.exporters.destination import check_apart
 from osa_runtime.exporters.pipeline import export
 from osa_runtime.pixels import FORMULA, Standardisation
 from osa_runtime.recognition import FileKind, file_kind, not_a_checkpoint

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from osa_runtime.artifact import TensorSpec
 from osa_runtime.environment import package_versions
 from osa_runtime.errors import ExponentRangeError, ExportError, InputError
+from osa_runtime.exporters.capturing import reason
 from osa_runtime.exporters.examples import Examples, spec
-from osa_runtime.exporters.steps import reason
 
 PACKAGES = (
     "osa-runtime",

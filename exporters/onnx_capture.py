@@ -10,11 +10,12 @@ from torch import Tensor, nn
 
 from osa_runtime.errors import ExportError
 from osa_runtime.exponential import Evaluation
+from osa_runtime.exporters.capturing import blame
 from osa_runtime.exporters.examples import Examples
 from osa_runtime.exporters.functions import DOMAIN, VERSION, FunctionChoice
 from osa_runtime.exporters.settings import ExportSettings
-from osa_runtime.exporters.steps import blame, quiet
 from osa_runtime.ops.interception import intercept
+from osa_runtime.steps import quiet
 
 NODE = f"{DOMAIN}::OrthogonalAttention"
 

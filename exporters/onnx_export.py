@@ -19,10 +19,10 @@ from osa_runtime.exporters.examples import Examples
 from osa_runtime.exporters.functions import DOMAIN, VERSION, FunctionChoice, build_functions
 from osa_runtime.exporters.onnx_capture import capture
 from osa_runtime.exporters.settings import ExportSettings
-from osa_runtime.exporters.steps import Progress
 from osa_runtime.formats import FORMATS
 from osa_runtime.manifest import AttentionCall, AttentionSettings
 from osa_runtime.onnx_files import LARGEST_SINGLE_FILE
+from osa_runtime.steps import Progress
 
 IR_VERSION = 10
 

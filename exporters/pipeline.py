@@ -23,12 +23,12 @@ from osa_runtime.exporters.folding import in_type, prepared
 from osa_runtime.exporters.recorded import record
 from osa_runtime.exporters.roles import find_roles
 from osa_runtime.exporters.settings import DEFAULT_OPSET, ExportSettings
-from osa_runtime.exporters.steps import Listener, Progress
 from osa_runtime.formats import FORMATS
 from osa_runtime.interface import Interface
 from osa_runtime.manifest import check_class_names, check_preprocessing, check_value_ranges
 from osa_runtime.nn.depth import rounding_depth
 from osa_runtime.pixels import Standardisation
+from osa_runtime.steps import Listener, Progress
 
 
 def export(

@@ -8,11 +8,12 @@ import torch
 from torch import nn
 
 from osa_runtime.exporters.calls import traced_settings
+from osa_runtime.exporters.capturing import blame
 from osa_runtime.exporters.examples import Examples
 from osa_runtime.exporters.settings import ExportSettings
-from osa_runtime.exporters.steps import Progress, blame, quiet
 from osa_runtime.formats import FORMATS
 from osa_runtime.manifest import AttentionCall, AttentionSettings
+from osa_runtime.steps import Progress, quiet
 
 
 def export_pt2(

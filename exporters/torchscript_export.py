@@ -10,12 +10,13 @@ from torch import nn
 
 from osa_runtime.errors import ExportError
 from osa_runtime.exporters.calls import traced_settings
+from osa_runtime.exporters.capturing import reason
 from osa_runtime.exporters.examples import Examples
 from osa_runtime.exporters.script_archive import rewrite
 from osa_runtime.exporters.settings import ExportSettings
-from osa_runtime.exporters.steps import Progress, quiet, reason
 from osa_runtime.formats import FORMATS
 from osa_runtime.manifest import AttentionCall, AttentionSettings
+from osa_runtime.steps import Progress, quiet
 
 
 def export_torchscript(

@@ -157,3 +157,17 @@ def _storage_errors(target: Path) -> Iterator[None]:
             f"Cannot write {target}: {reason}. Nothing was changed there; "
             "check the path, its permissions and the free space."
         ) from error
+
+
+def check_apart(out: str | Path, source: str | Path) -> None:
+    """Replacing ``out`` must not touch ``source``, the folder or file that it is made from."""
+    target, origin = Path(out).resolve(), Path(source).resolve()
+    if target == origin:
+        relation = "is"
+    elif target in origin.parents:
+        relation = "contains"
+    elif origin in target.parents:
+        relation = "lies inside"
+    else:
+        return
+    raise StorageError(f"out={out} {relation} its source, {source}; choose a folder of its own.")

@@ -35,9 +35,7 @@ class _Decoder:
             return self._object(kind, value, where)
         origin, arguments = typing.get_origin(kind), typing.get_args(kind)
         if origin in (typing.Union, types.UnionType):
-            if value is None and type(None) in arguments:
-                return None
-            return self.decode(_fitting(arguments, value), value, where)
+            return self._either(arguments, value, where)
         if origin is Literal:
             return _checked(value, isinstance(value, str) and value in arguments, where, " or ".join(arguments))
         if origin is tuple:
@@ -53,6 +51,11 @@ class _Decoder:
             value = _number(value)
         _checked(value, type(value) in PLAIN[kind], where, kind.__name__)
         return Path(value) if kind is Path else value
+
+    def _either(self, kinds: tuple[Any, ...], value: Any, where: str) -> Any:
+        if value is None and type(None) in kinds:
+            return None
+        return self.decode(_fitting(kinds, value), value, where)
 
     def _items(self, kind: Any, value: Any, where: str) -> list[Any]:
         _checked(value, isinstance(value, list), where, "a list")

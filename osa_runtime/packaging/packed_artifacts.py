@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from osa_runtime.artifact import MANIFEST_FILE, Artifact
-from osa_runtime.errors import ArtifactError, InputError, StorageError
+from osa_runtime.errors import ArtifactError, InputError
 from osa_runtime.parity.certificate import CERTIFICATE_FILE
 from osa_runtime.serving.engine.model_folders import NAME
 
@@ -32,13 +32,6 @@ def name_artifacts(artifacts: Sequence[Path], name: str | None, server: str) -> 
             raise InputError(f"{folder} and {found[chosen]} have the same name {chosen}; package one of them alone.")
         found[chosen] = folder
     return found
-
-
-def check_apart(out: Path, artifacts: Sequence[Path]) -> None:
-    for folder in artifacts:
-        target, source = out.resolve(), folder.resolve()
-        if target == source or target in source.parents or source in target.parents:
-            raise StorageError(f"out={out} and the artifact {folder} lie in each other; choose a folder of its own.")
 
 
 def open_onnx(folder: Path) -> Artifact:

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from osa_runtime import __version__
-from osa_runtime.atomic import atomic_folder, check_replaceable
+from osa_runtime.atomic import atomic_folder, check_apart, check_replaceable
 from osa_runtime.errors import InputError
-from osa_runtime.packaging.packed_artifacts import MARKER, check_apart, copy_artifact, name_artifacts, open_onnx
+from osa_runtime.packaging.packed_artifacts import MARKER, copy_artifact, name_artifacts, open_onnx
 from osa_runtime.serving.engine.engine import Engine
 from osa_runtime.serving.logs import Log
 from osa_runtime.serving.settings import ServerSettings, is_loopback
@@ -107,7 +107,8 @@ def package_ray(
     options = options or RayOptions(ServerSettings(repository=out.absolute() / MODELS))
     named = name_artifacts(artifacts, name, "Ray Serve")
     check_replaceable(out, replace=replace, marker=MARKER)
-    check_apart(out, artifacts)
+    for source in artifacts:
+        check_apart(out, source)
     with atomic_folder(out, replace=replace, marker=MARKER) as temporary:
         models = temporary / MODELS
         for model, folder in named.items():

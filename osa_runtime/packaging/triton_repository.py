@@ -23,9 +23,9 @@ from pathlib import Path
 
 from osa_runtime import __version__
 from osa_runtime.artifact import Artifact
-from osa_runtime.atomic import atomic_folder, check_replaceable
+from osa_runtime.atomic import atomic_folder, check_apart, check_replaceable
 from osa_runtime.errors import RunError
-from osa_runtime.packaging.packed_artifacts import MARKER, check_apart, copy_artifact, name_artifacts, open_onnx
+from osa_runtime.packaging.packed_artifacts import MARKER, copy_artifact, name_artifacts, open_onnx
 from osa_runtime.packaging.triton_config import TritonConfig, TritonSettings
 from osa_runtime.packaging.warm_up import FOLDER, Feeds, write_samples
 from osa_runtime.runtime.session import load
@@ -63,7 +63,8 @@ def package_triton(
     settings = settings or TritonSettings()
     named = name_artifacts(artifacts, name, "Triton")
     check_replaceable(out, replace=replace, marker=MARKER)
-    check_apart(out, artifacts)
+    for source in artifacts:
+        check_apart(out, source)
     with atomic_folder(out, replace=replace, marker=MARKER) as temporary:
         packed = [_write_model(temporary, model, folder, settings) for model, folder in named.items()]
         (temporary / MARKER).write_text(_description(packed, settings), encoding="utf-8")

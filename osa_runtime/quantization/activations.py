@@ -13,8 +13,8 @@ import onnx
 from numpy.typing import NDArray
 
 from osa_runtime.errors import ExportError, InputError
-from osa_runtime.exporters.steps import quiet
 from osa_runtime.quantization.selection import PRODUCTS, reads
+from osa_runtime.steps import quiet
 
 
 def quantize_dynamic(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:

@@ -10,11 +10,9 @@ from pathlib import Path
 import onnx
 
 from osa_runtime.artifact import MANIFEST_FILE, Artifact, Manifest, describe_files
-from osa_runtime.atomic import atomic_folder, check_replaceable
+from osa_runtime.atomic import atomic_folder, check_apart, check_replaceable
 from osa_runtime.environment import package_versions
 from osa_runtime.errors import InputError
-from osa_runtime.exporters.destination import check_apart
-from osa_runtime.exporters.steps import Listener, Progress
 from osa_runtime.manifest import Quantization
 from osa_runtime.onnx_files import LARGEST_SINGLE_FILE, external_files, read_onnx, weight_bytes
 from osa_runtime.parity.metrics import Metrics
@@ -25,6 +23,7 @@ from osa_runtime.quantization.deviation import deviation, random_feeds
 from osa_runtime.quantization.selection import Selection, select
 from osa_runtime.quantization.weights import carry_nan, quantize_products, quantize_tables
 from osa_runtime.runtime.session import load
+from osa_runtime.steps import Listener, Progress
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from torch.utils._pytree import tree_leaves
 from osa_runtime.errors import InputError
 from osa_runtime.exporters.examples import Examples
 from osa_runtime.exporters.pt2_export import save_pt2
-from osa_runtime.exporters.steps import Progress
 from osa_runtime.runtime.session import Session
 from osa_runtime.runtime.torch_files import read_pt2
+from osa_runtime.steps import Progress
 from osa_runtime.verification.inside.insides import Array, Calls, Core, Glue, Insides, Written
 from osa_runtime.verification.inside.pt2_attention import Attention, find_attention
 from osa_runtime.verification.inside.pt2_parts import Beginning, Between, Part

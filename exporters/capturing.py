@@ -1,59 +1,15 @@
-"""The steps of an export: announced, quiet, and with errors that name the layer."""
+"""Errors while torch captures a module, with the name of the layer that it cannot capture."""
 
 from __future__ import annotations
 
 import contextlib
-import io
-import logging
 import re
-import time
-import warnings
 from collections.abc import Callable, Iterator
 
 import torch
 from torch import nn
 
 from osa_runtime.errors import ExportError, OsaError
-
-Listener = Callable[[str, float | None], None]
-
-
-def _silent(step: str, seconds: float | None) -> None:  # a listener's signature
-    pass
-
-
-class Progress:
-    """Calls ``listener(step, None)`` when a step starts and ``listener(step, seconds)`` when it is done."""
-
-    def __init__(self, listener: Listener | None = None) -> None:
-        self._tell = listener or _silent
-
-    @contextlib.contextmanager
-    def step(self, name: str) -> Iterator[None]:
-        self._tell(name, None)
-        start = time.perf_counter()
-        try:
-            yield
-        except (OsaError, KeyboardInterrupt):
-            raise
-        except Exception as error:
-            reason = " ".join(str(error).split())
-            raise ExportError(f"Export failed at the step '{name}': {type(error).__name__}: {reason[:600]}") from error
-        self._tell(name, time.perf_counter() - start)
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    level = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    # On an error torch also prints the graph it had got to.
-    with contextlib.ExitStack() as silence:
-        silence.callback(logging.disable, level)
-        silence.enter_context(contextlib.redirect_stdout(io.StringIO()))
-        silence.enter_context(contextlib.redirect_stderr(io.StringIO()))
-        silence.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore")
-        yield
 
 
 @contextlib.contextmanager
