@@ -54,7 +54,7 @@ class Files:
 
     def write(self, run: Run) -> None:
         from osa_runtime.parity.certificate import CERTIFICATE_FILE
-        from osa_runtime.verification.case_files import write_cases, write_outputs
+        from osa_runtime.verification.cases import write_cases, write_outputs
 
         if self.inputs is not None:
             write_cases(self.inputs, run.cases)
@@ -95,7 +95,7 @@ def options_of(
     more: tuple[str | None, bool, Path | None] = (None, False, None),
 ) -> VerifyOptions:
     from osa_runtime.runtime.device import Where
-    from osa_runtime.verification.case_files import read_cases, read_outputs
+    from osa_runtime.verification.cases import read_cases, read_outputs
     from osa_runtime.verification.options import VerifyOptions
     from osa_runtime.verification.subject import Subject
 

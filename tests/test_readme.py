@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from osa_runtime import SkiplessViT, Standardisation, ViTConfig, save_checkpoint
 from osa_runtime.cli.main import app
-from osa_runtime.verification import wide_sweep
+from osa_runtime.verification import cases as wide_sweep
 
 ROOT = Path(__file__).parent.parent
 PAGES = ["README.md", *(str(page.relative_to(ROOT)) for page in sorted((ROOT / "docs").glob("*.md")))]

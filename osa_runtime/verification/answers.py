@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import ExponentRangeError, OsaError
+from osa_runtime.interface import Interface
+from osa_runtime.parity.certificate import Check
+from osa_runtime.parity.compare import Tolerance, compare
 from osa_runtime.parity.feeds import Case
 from osa_runtime.parity.judgement import Outputs
 from osa_runtime.runtime.session import Session
@@ -66,3 +70,62 @@ def _together(found: Mapping[int, Outputs], rows: int) -> Outputs | None:
         for row, values in found.items():
             outputs[name][row] = values[name][0]
     return outputs
+
+
+MOST_ROWS = 3
+
+
+def check_rows(session: Session, signature: Interface, case: Case, tolerance: Tolerance) -> Check | None:
+    """None where it cannot be asked: no rows, a batch of one only, or NaN in the batch, which other checks report."""
+    batch = signature.batch
+    outputs = [spec.name for spec in session.outputs if spec.shape[:1] == (batch,)]
+    if batch is None or case.sizes[batch] < 2 or signature.least(batch) > 1 or not outputs:
+        return None
+    name = f"rows ({case.kind})"
+    try:
+        together = session.run(case.feeds)
+        if not all(np.isfinite(x).all() for x in together.values()):
+            return None
+        error, row = _worst(session, signature, case, {name: together[name] for name in outputs}, tolerance)
+    except OsaError as failure:
+        return Check(name, False, str(failure))
+    passed = error <= tolerance.rtol
+    said = "each row alone gives what it gives in a batch" if passed else f"row {row} alone gives something else"
+    return Check(name, passed, f"{said}: relative error {error:.2g}, tolerance {tolerance.rtol:.2g}")
+
+
+def _worst(
+    session: Session, signature: Interface, case: Case, together: Mapping[str, Array], tolerance: Tolerance
+) -> tuple[float, int]:
+    rows = case.sizes[signature.batch or ""]
+    found = []
+    for row in sorted({0, rows // 2, rows - 1})[:MOST_ROWS]:
+        length = _real_length(signature, case, row)
+        alone = session.run(_cut_row(case.feeds, signature.inputs, signature, row, length))
+        for name, expected in _cut_row(together, session.outputs, signature, row, length).items():
+            found.append((compare(alone[name], expected, tolerance).error, row))
+    return max(found)
+
+
+def _real_length(signature: Interface, case: Case, row: int) -> int | None:
+    """How many tokens of the row are real, where the artifact takes that length."""
+    if signature.mask is None or not signature.lengths:
+        return None
+    real = case.feeds[signature.mask][row]
+    return max(int(real.sum()), signature.least(signature.lengths[0])) if real.ndim == 1 else None
+
+
+def _cut_row(
+    arrays: Mapping[str, Array], specs: Sequence[TensorSpec], signature: Interface, row: int, length: int | None
+) -> dict[str, Array]:
+    """One row of each array that has rows, and of its tokens the first ``length``; the rest as it is."""
+    found = {}
+    for spec in specs:
+        if spec.name not in arrays:
+            continue
+        cuts = [
+            slice(row, row + 1) if axis == signature.batch else slice(length if axis in signature.lengths else None)
+            for axis in spec.shape
+        ]
+        found[spec.name] = np.array(arrays[spec.name][tuple(cuts)])
+    return found

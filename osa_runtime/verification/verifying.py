@@ -19,23 +19,20 @@ from osa_runtime.parity.sensitivity import Spread
 from osa_runtime.parity.tolerances import relative_tolerance, rounding_move
 from osa_runtime.quantization.calibration import read_calibration
 from osa_runtime.sample_inputs import sample_inputs
-from osa_runtime.verification.answers import answer, reference_answers
+from osa_runtime.verification.answers import answer, check_rows, reference_answers
 from osa_runtime.verification.bisect import Suspicion, bisect
-from osa_runtime.verification.data_cases import data_cases
-from osa_runtime.verification.excuses import excused
+from osa_runtime.verification.cases import data_cases, widened
 from osa_runtime.verification.expectation import Expectation, check_interface, check_weights, fill_in
 from osa_runtime.verification.inside.eager_insides import EagerInsides
 from osa_runtime.verification.inside.insides import Array, Insides
-from osa_runtime.verification.layer_checks import check_layers
+from osa_runtime.verification.layer_checks import check_layers, excused
 from osa_runtime.verification.options import Progress, Run, VerifyOptions, certify, torch_threads
 from osa_runtime.verification.parts import part_cases
 from osa_runtime.verification.precision import check_precision
 from osa_runtime.verification.rounded_weights import check_rounding
-from osa_runtime.verification.row_checks import check_rows
 from osa_runtime.verification.structure.check import check_structure
 from osa_runtime.verification.subject import Subject, check_files
 from osa_runtime.verification.unit_checks import UNIT_DEPTH, Parties, check_parts, worst_of
-from osa_runtime.verification.wide_sweep import widened
 
 UNKNOWN_WIDTH = 32  # of a head, where a model of one's own does not say it
 

@@ -11,7 +11,7 @@ from structures import Compare, comparing
 
 from made_once import export_checkpoint
 from osa_runtime.models import EncoderConfig, SkiplessEncoder, SkiplessViT, ViTConfig, save_checkpoint
-from osa_runtime.verification import wide_sweep
+from osa_runtime.verification import cases as wide_sweep
 
 
 @pytest.fixture(autouse=True)

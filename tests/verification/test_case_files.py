@@ -14,7 +14,7 @@ from osa_runtime.errors import InputError
 from osa_runtime.parity.feeds import Case, sweep
 from osa_runtime.runtime.device import Where
 from osa_runtime.runtime.session import Session
-from osa_runtime.verification.case_files import read_cases, read_outputs, write_cases, write_outputs
+from osa_runtime.verification.cases import read_cases, read_outputs, write_cases, write_outputs
 from osa_runtime.verification.subject import Subject
 
 Exported = Callable[[str, str], Path]

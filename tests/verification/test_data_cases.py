@@ -14,7 +14,7 @@ from osa_runtime.interface import Interface
 from osa_runtime.pixels import Standardisation
 from osa_runtime.runtime.session import load
 from osa_runtime.training import load_dataset
-from osa_runtime.verification.data_cases import data_cases
+from osa_runtime.verification.cases import data_cases
 
 IMAGES = (TensorSpec("images", "float32", ("batch", 1, 8, 8)),)
 

@@ -22,12 +22,11 @@ from osa_runtime.parity.compare import Tolerance
 from osa_runtime.parity.feeds import Case
 from osa_runtime.runtime.device import Where
 from osa_runtime.verification import VerifyOptions, verify
-from osa_runtime.verification.bisect import Suspicion, bisect
+from osa_runtime.verification.bisect import Suspicion, _write_part, bisect
 from osa_runtime.verification.inside.eager_insides import EagerInsides
 from osa_runtime.verification.inside.onnx_insides import OnnxInsides
 from osa_runtime.verification.inside.onnx_slicing import GraphIndex
 from osa_runtime.verification.parts import partition
-from osa_runtime.verification.repro import _write_part
 from osa_runtime.verification.subject import Subject
 from osa_runtime.verification.unit_checks import Parties, check_parts
 

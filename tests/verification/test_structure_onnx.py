@@ -19,7 +19,7 @@ from osa_runtime.artifact import MANIFEST_FILE
 from osa_runtime.quantization import quantize
 from osa_runtime.verification import VerifyOptions, compare_artifacts, verify
 from osa_runtime.verification.structure.graph import MalformedGraphError
-from osa_runtime.verification.structure.guess import guessed_manifest
+from osa_runtime.verification.structure.manifests import guessed_manifest
 from osa_runtime.verification.structure.onnx_graph import onnx_model
 
 Deep = Callable[..., Path]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from osa_runtime.errors import RunError
+from osa_runtime.nn import IsometricMLP
+from osa_runtime.nn.projection import PackedProjection
 
 Array = NDArray[Any]
 
@@ -127,3 +129,15 @@ class Insides(ABC):
 
     def close(self) -> None:  # noqa: B027 - most have nothing to give back
         """Give the memory back."""
+
+
+def is_closed(kind: str, children: Iterable[str]) -> bool:
+    """By the names of the classes, which are all that an artifact keeps.
+
+    A layer with packed projections is one of the attention layers, or a subclass under a name of its own.
+    """
+    return _bare(kind) == IsometricMLP.__name__ or PackedProjection.__name__ in map(_bare, children)
+
+
+def _bare(kind: str) -> str:
+    return kind.rpartition(".")[2]

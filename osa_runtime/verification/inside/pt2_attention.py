@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 from torch.fx import Graph, Node
 
-from osa_runtime.verification.inside.pt2_parts import solvable
-from osa_runtime.verification.inside.pt2_regions import Region, Unit
+from osa_runtime.verification.inside.insides import is_closed
+from osa_runtime.verification.inside.pt2_parts import solvable, works_in_place
 
 aten = torch.ops.aten
 
@@ -65,3 +66,90 @@ def _is_cut(region: Region, project: Region, found: Attention) -> bool:
     outside = [node for node in read if node not in region.nodes or node in project.nodes]
     others = [node for node in outside if node.op != "get_attr" and node not in found.given()]
     return solvable(others, found.given())
+
+
+@dataclass
+class Region:
+    """The nodes of one module, those of the modules inside it included."""
+
+    path: str
+    kind: str
+    nodes: dict[Node, None] = field(default_factory=dict)  # in the order of the graph
+    calls: set[str] = field(default_factory=set)
+
+    def holds(self, other: Region) -> bool:
+        return other.path.startswith(f"{self.path}.")
+
+    def leaving(self) -> list[Node]:
+        """The tensors made inside and read outside."""
+        return [node for node in self.nodes if is_tensor(node) and any(user not in self.nodes for user in node.users)]
+
+    def entering(self) -> list[Node]:
+        """What is made outside and read inside, weights aside."""
+        read = dict.fromkeys(source for node in self.nodes for source in node.all_input_nodes)
+        return [node for node in read if node not in self.nodes and node.op != "get_attr"]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A module with a clean boundary: one tensor in, perhaps a mask beside it, one tensor out."""
+
+    path: str
+    x: Node
+    mask: Node | None
+    out: Node
+
+    def inputs(self) -> tuple[Node, ...]:
+        return (self.x,) if self.mask is None else (self.x, self.mask)
+
+
+def find_regions(graph: Graph) -> dict[str, Region]:
+    regions: dict[str, Region] = {}
+    for node in graph.nodes:
+        if node.op in ("placeholder", "get_attr", "call_module", "output"):
+            continue  # weights are nobody's, and the check of the inputs carries the stack of its neighbour
+        for call, (path, kind) in (node.meta.get("nn_module_stack") or {}).items():
+            region = regions.setdefault(path, Region(path, kind))
+            region.nodes[node] = None
+            region.calls.add(call)
+    return regions
+
+
+def find_units(graph: Graph, regions: dict[str, Region]) -> dict[str, Unit]:
+    """In the order of execution; of modules that give the same tensor, the innermost."""
+    closed = [region for region in regions.values() if is_closed(region.kind, _children(region, regions.values()))]
+    found: dict[Node, Unit] = {}
+    for region in sorted(regions.values(), key=lambda region: region.path.count(".")):
+        unit = None if any(outer.holds(region) for outer in closed) else _unit(region)
+        if unit is not None:
+            found[unit.out] = unit
+    return {found[node].path: found[node] for node in graph.nodes if node in found}
+
+
+def is_tensor(node: Node) -> bool:
+    return isinstance(node.meta.get("val"), Tensor)
+
+
+def is_mask(node: Node) -> bool:
+    return is_tensor(node) and node.meta["val"].dtype == torch.bool
+
+
+def _children(region: Region, regions: Iterable[Region]) -> Iterator[str]:
+    for other in regions:
+        if other.path.rpartition(".")[0] == region.path and other.path != region.path:
+            yield other.kind
+
+
+def _unit(region: Region) -> Unit | None:
+    # The whole model is no part of itself, and of two calls of one module neither is the module's output.
+    if not region.path or len(region.calls) != 1 or any(map(works_in_place, region.nodes)):
+        return None
+    leaving, entering = region.leaving(), region.entering()
+    masks = [node for node in entering if is_mask(node)]
+    tensors = [node for node in entering if is_tensor(node) and node not in masks]
+    if len(leaving) != 1 or len(tensors) != 1 or len(masks) > 1:
+        return None
+    sizes = [node for node in entering if not is_tensor(node)]
+    if not solvable(sizes, [*tensors, *masks]):
+        return None
+    return Unit(region.path, tensors[0], masks[0] if masks else None, leaving[0])

@@ -19,9 +19,8 @@ from osa_runtime.runtime.session import Session
 from osa_runtime.runtime.torch_files import read_pt2
 from osa_runtime.steps import Progress
 from osa_runtime.verification.inside.insides import Array, Calls, Core, Glue, Insides, Written
-from osa_runtime.verification.inside.pt2_attention import Attention, find_attention
+from osa_runtime.verification.inside.pt2_attention import Attention, Unit, find_attention, find_regions, find_units
 from osa_runtime.verification.inside.pt2_parts import Beginning, Between, Part
-from osa_runtime.verification.inside.pt2_regions import Unit, find_regions, find_units
 from osa_runtime.verification.inside.torch_arrays import check_known, ordered, running, to_array, to_tensor
 
 

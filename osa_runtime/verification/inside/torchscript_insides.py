@@ -12,13 +12,13 @@ from osa_runtime.runtime.session import Session
 from osa_runtime.runtime.torch_files import read_torchscript
 from osa_runtime.steps import quiet
 from osa_runtime.verification.inside.insides import Array, Calls, Core, Glue, Insides, Written
-from osa_runtime.verification.inside.script_attend import attend_function
 from osa_runtime.verification.inside.script_calls import ScriptCalls
 from osa_runtime.verification.inside.script_recording import (
     CORE,
     INPUT,
     OUTPUT,
     Recorder,
+    attend_function,
     attention_call,
     recorded,
     recording,

@@ -19,12 +19,15 @@ from osa_runtime.formats import FORMATS
 from osa_runtime.parity.certificate import STRUCTURE_CHECK, Check
 from osa_runtime.verification.expectation import Expectation
 from osa_runtime.verification.rounded_weights import rounded
-from osa_runtime.verification.structure.differences import graph_differences, shown
+from osa_runtime.verification.structure.differences import graph_differences, missing_weights, shown
 from osa_runtime.verification.structure.graph import Array, MalformedGraphError, Model
-from osa_runtime.verification.structure.guess import guessed_manifest
-from osa_runtime.verification.structure.manifests import OF_REFERENCE, attention_differences, manifest_differences
+from osa_runtime.verification.structure.manifests import (
+    OF_REFERENCE,
+    attention_differences,
+    guessed_manifest,
+    manifest_differences,
+)
 from osa_runtime.verification.structure.recorded_ranges import check_ranges
-from osa_runtime.verification.structure.tensors import missing_weights
 from osa_runtime.verification.subject import Subject
 
 EXPORTING = ("osa-runtime", "torch", "onnx", "onnxscript", "onnx-ir", "numpy")  # whose versions shape a graph

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from osa_runtime.artifact import Manifest
 from osa_runtime.verification.structure.graph import Model
 from osa_runtime.verification.structure.scopes import main_scope
+from osa_runtime.verification.subject import Subject
 
 # Hashes are checked with the files, where a model came from is a note, and versions decide what a difference means.
 ELSEWHERE = {"files", "source", "versions", "attentions"}
@@ -70,3 +72,19 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     return (type(value).__name__, value) if not isinstance(value, dict) else {k: _plain(v) for k, v in value.items()}
+
+
+def guessed_manifest(subject: Subject) -> Manifest:
+    """What the file shows, and the defaults for the rest."""
+    known = Manifest(subject.format, subject.inputs, subject.session.outputs, 0, dtype=subject.dtype)
+    if subject.format != "onnx":
+        return known
+    from osa_runtime.exporters.settings import OPSETS
+    from osa_runtime.onnx_files import read_onnx
+
+    model = read_onnx(subject.session.path)
+    opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), None)
+    if opset not in OPSETS:
+        opset = None  # weights can be compared all the same
+    kept = any(node.domain not in ("", "ai.onnx") for node in model.graph.node)
+    return replace(known, opset=opset, functions="keep" if kept else "inline")
