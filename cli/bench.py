@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from osa_runtime.cli.where_options import WHERE, Device
+from osa_runtime.cli.options import WHERE, Device
 
 SIZES, HOW, OUTPUT = "Sizes and inputs", "Measurement", "Output"
 
@@ -104,14 +104,13 @@ def bench(
     [cyan]osa bench digits-onnx --batch 32 --threads 1 --profile trace.json[/cyan]
     """
     from osa_runtime.benchmarking.benchmark import Benchmark
-    from osa_runtime.benchmarking.configurations import parse_sizes
     from osa_runtime.benchmarking.plot import draw_benchmark
     from osa_runtime.benchmarking.rotation import Schedule
     from osa_runtime.benchmarking.settings import BenchmarkSettings
     from osa_runtime.cli import bench_report
-    from osa_runtime.cli.picture import PixelOptions
+    from osa_runtime.cli.options import parse_sizes
     from osa_runtime.cli.progress import BenchProgress
-    from osa_runtime.cli.run_inputs import Array, read_inputs
+    from osa_runtime.cli.run_inputs import Array, PixelOptions, read_inputs
     from osa_runtime.environment import usable_cores
     from osa_runtime.plotting import check_figure_path
     from osa_runtime.runtime.session import Session

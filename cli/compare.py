@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from osa_runtime.cli.where_options import WHERE, AllowFallback, Device
+from osa_runtime.cli.options import WHERE, AllowFallback, Device
 
 WHAT, JUDGE, FILES = "What is compared", "How it is judged", "Files"
 
@@ -69,7 +69,8 @@ def compare(
 
     [cyan]osa compare digits-torchscript digits-onnx --html difference.html[/cyan]
     """
-    from osa_runtime.cli.verify_files import Files, options_of, sizes_of
+    from osa_runtime.cli.options import parse_sizes
+    from osa_runtime.cli.verify_files import Files, options_of
     from osa_runtime.cli.verify_report import VerifyReport
     from osa_runtime.environment import require
 
@@ -78,8 +79,8 @@ def compare(
     files.check()
     options = options_of(
         artifact,
-        sizes_of("--batch", batches),
-        sizes_of("--tokens", lengths),
+        parse_sizes("batches", batches),
+        parse_sizes("lengths", lengths),
         (seed, rtol, atol, Path("-") if bisect else None),
         (load_inputs, None),
         (device, threads, allow_fallback),

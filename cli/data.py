@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from osa_runtime.cli.flags import FlaggedCommand
+from osa_runtime.cli.options import FlaggedCommand
 
 app = typer.Typer(help="Fetch and list the data sets for training.", no_args_is_help=True, rich_markup_mode="rich")
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from osa_runtime.cli.where_options import WHERE, AllowFallback, Device
+from osa_runtime.cli.options import WHERE, AllowFallback, Device
 
 WHAT, JUDGE, FILES = "What is evaluated", "How it is judged", "Files"
 

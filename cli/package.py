@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from osa_runtime.cli.flags import FlaggedCommand
+from osa_runtime.cli.options import FlaggedCommand
 from osa_runtime.cli.package_ray import ray
 
 app = typer.Typer(help="Pack exported models for other servers.", no_args_is_help=True, rich_markup_mode="rich")

@@ -94,7 +94,7 @@ def ray(
 
     [cyan]osa package ray digits-onnx --out app --at /srv/app --replicas 1:8 --token-file /etc/osa/token[/cyan]
     """
-    from osa_runtime.cli.serve_start import check_packages
+    from osa_runtime.cli.serve import check_packages
 
     check_packages(grpc=False)
     from osa_runtime.packaging.ray_application import MODELS, RayAddresses, package_ray

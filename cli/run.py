@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from osa_runtime.cli.where_options import WHERE, AllowFallback, Device
+from osa_runtime.cli.options import WHERE, AllowFallback, Device
 
 INPUTS, OUTPUT = "Inputs", "Output"
 
@@ -86,8 +86,7 @@ def run(
     import warnings
 
     from osa_runtime.arrays import write_npz
-    from osa_runtime.cli.picture import PixelOptions
-    from osa_runtime.cli.run_inputs import read_inputs
+    from osa_runtime.cli.run_inputs import PixelOptions, read_inputs
     from osa_runtime.cli.run_report import RunReport, check_out
     from osa_runtime.runtime.session import load
 

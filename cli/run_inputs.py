@@ -1,8 +1,10 @@
-"""The ``--input`` values of ``osa run``: which file is meant for which input, and what is in it."""
+"""The ``--input`` values of `osa run`: arrays and pictures, and which input each is meant for."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from osa_runtime.arrays import read_arrays
-from osa_runtime.artifact import TensorSpec
-from osa_runtime.cli.picture import PixelOptions, is_picture, read_picture
-from osa_runtime.errors import InputError
+from osa_runtime.artifact import Manifest, TensorSpec
+from osa_runtime.errors import InputError, MissingDependencyError
 from osa_runtime.interface import Interface
+from osa_runtime.pixels import Standardisation
 
 Array = NDArray[Any]
 
@@ -91,3 +93,87 @@ def _add(feeds: dict[str, Array], new: Mapping[str, Array], value: str) -> None:
     if twice:
         raise InputError(f"--input {value} gives {', '.join(twice)} a second time; give each input once.")
     feeds.update(new)
+
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
+MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+UNIT = (0.0, 1.0)
+
+
+def is_picture(path: Path) -> bool:
+    return path.suffix.lower() in SUFFIXES
+
+
+@dataclass(frozen=True)
+class PixelOptions:
+    """``--mean`` and ``--std`` as they were typed; they take precedence over the manifest."""
+
+    mean: str | None = None
+    std: str | None = None
+    manifest: Manifest | None = None
+
+
+def read_picture(path: Path, spec: TensorSpec, options: PixelOptions) -> tuple[NDArray[Any], str]:
+    """(1, channels, height, width) of the input's type, and a sentence on the conversion."""
+    channels, height, width = spec.shape[1:]
+    if not isinstance(height, int) or not isinstance(width, int) or channels not in MODES:
+        raise InputError(f"{path} is a picture, which the input {spec} cannot take; give an array as .npy.")
+    pixels, size = _decode(path, MODES[int(channels)], (width, height))
+    used, whose = _standard(pixels, options, spec.name, int(channels))
+    if len(used.mean) not in (1, int(channels)):
+        raise InputError(f"The model standardises {len(used.mean)} channels, but {spec} has {channels}.")
+    note = (
+        f"{path.name}: {MODES[int(channels)]}, {size[0]}×{size[1]} resized to {width}×{height}, "
+        f"scaled to {used}, {whose}"
+    )
+    scaled = used.inputs(pixels.reshape(height, width, int(channels)), spec.dtype)
+    return scaled.transpose(2, 0, 1)[None], note
+
+
+def _decode(path: Path, mode: str, size: tuple[int, int]) -> tuple[NDArray[np.float64], tuple[int, int]]:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise MissingDependencyError(
+            "Reading pictures needs Pillow, which is not installed; run: pip install pillow, or give an array as .npy."
+        ) from error
+    try:
+        with Image.open(path) as image:
+            before = image.size
+            resized = image.convert(mode).resize(size, Image.Resampling.BILINEAR)
+            return np.asarray(resized, dtype=np.float64) / 255.0, before
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise InputError(f"{path} cannot be read as a picture: {error}") from error
+
+
+def _standard(
+    pixels: NDArray[np.float64], options: PixelOptions, name: str, channels: int
+) -> tuple[Standardisation, str]:
+    mean, std = options.mean, options.std
+    if (mean is None) != (std is None):
+        raise InputError("--mean and --std go together; give both or neither.")
+    if mean is None or std is None:
+        trained = options.manifest.interface.pixels.get(name) if options.manifest else None
+        if trained is not None:
+            return trained, "as in training"
+        # A picture of one colour has no spread; dividing by its zero would make NaN of it.
+        own = Standardisation((float(pixels.mean()),), (float(pixels.std()) or 1.0,), UNIT)
+        return own, "the picture's own mean and deviation: the model has no record of its training data"
+    means, deviations = _per_channel("--mean", mean, channels), _per_channel("--std", std, channels)
+    if min(deviations) <= 0:
+        raise InputError(f"--std is {std}, expected numbers above 0.")
+    most = max(len(means), len(deviations))
+    means, deviations = (numbers * (most // len(numbers)) for numbers in (means, deviations))
+    return Standardisation(means, deviations, UNIT), "as --mean and --std say"
+
+
+def _per_channel(flag: str, text: str, channels: int) -> tuple[float, ...]:
+    """One number, which serves all channels, or one for each."""
+    try:
+        numbers = [float(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if len(numbers) not in (1, channels) or not all(map(math.isfinite, numbers)):
+        each = f", or {channels} with commas between them, one for each channel" if channels > 1 else ""
+        raise InputError(f"{flag} is {text!r}, expected one finite number{each}.")
+    return tuple(numbers)

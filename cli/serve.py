@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from osa_runtime.cli.where_options import WHERE, AllowFallback, Device
+from osa_runtime.cli.options import WHERE, AllowFallback, Device
+from osa_runtime.errors import InputError, MissingDependencyError
+
+if TYPE_CHECKING:
+    from osa_runtime.serving.engine.engine import Engine
+    from osa_runtime.serving.operations.server import Server
+    from osa_runtime.serving.settings import ServerSettings
+
 
 ADDRESS, MODELS, BATCHING, SAFETY = "Address", "Models", "Batching", "Safety and limits"
 
@@ -108,7 +117,7 @@ def serve(
 
     [cyan]osa serve digits-onnx --host 0.0.0.0 --token-file token[/cyan]
     """
-    from osa_runtime.cli.serve_start import run_server
+    from osa_runtime.cli.serve import run_server
     from osa_runtime.serving.engine.certificates import check_keys
     from osa_runtime.serving.guard import read_token
     from osa_runtime.serving.settings import MEGABYTE, BatchSettings, Limits, ServerSettings
@@ -136,3 +145,63 @@ def serve(
         workers=workers,
     )
     run_server(settings, log_level, log_requests)
+
+
+PACKAGES = ("starlette", "uvicorn", "httptools", "orjson", "prometheus_client")
+GRPC_PACKAGES = ("grpc", "grpc_health", "grpc_reflection", "tritonclient.grpc")
+
+
+def run_server(settings: ServerSettings, log_level: str, log_requests: bool) -> None:
+    """Serve until a signal; errors on the way up are raised."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its lines are no JSON, and peers can cause as many as they like
+    check_packages(grpc=settings.grpc_port is not None)
+    from osa_runtime.serving.logs import LEVELS, Log
+    from osa_runtime.serving.operations.server import Server, run_loop
+
+    if log_level not in LEVELS:
+        raise InputError(f"--log-level is {log_level!r}, expected {', '.join(LEVELS)}.")
+
+    if settings.workers > 1:
+        from osa_runtime.serving.operations.workers import LogOptions, run_workers
+
+        run_workers(settings, LogOptions(log_level, log_requests), show_addresses)
+        return
+
+    async def main() -> None:
+        await Server(settings, Log(log_level, requests=log_requests), show_addresses).run()
+
+    run_loop(main())
+
+
+def check_packages(*, grpc: bool) -> None:
+    for name in (*PACKAGES, *(GRPC_PACKAGES if grpc else ())):
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise MissingDependencyError(
+                f'Serving needs {name}, which cannot be imported ({error}). Run: pip install "osa-runtime[serve]"'
+            ) from error
+
+
+def show_addresses(server: Server) -> None:
+    scheme = "https" if server.engine.settings.tls_certificate else "http"
+    for model in server.engine.repository.served():
+        typer.echo(f"{model.name} (version {model.version_text}) on {model.session.placement.device}")
+    if "http" in server.addresses:
+        origin = f"{scheme}://{server.addresses['http']}"
+        typer.echo(f"REST and the page: {origin}")
+    if "grpc" in server.addresses:
+        typer.echo(f"gRPC:              {server.addresses['grpc']}")
+    if "http" in server.addresses:
+        show_calls(server.engine, origin)
+
+
+def show_calls(engine: Engine, origin: str) -> None:
+    """Print calls of the first model; the page has the same for all of them."""
+    from osa_runtime.serving.protocol.example_calls import example_calls
+
+    for model in engine.repository.served()[:1]:
+        calls = example_calls(model.name, model.interface, origin, token=engine.settings.token is not None)
+        typer.echo("Try it, in another terminal:")
+        for line in calls.values():
+            typer.echo(f"  {line}")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from osa_runtime.cli.where_options import WHERE, AllowFallback, Device
+from osa_runtime.cli.options import WHERE, AllowFallback, Device
 
 WHAT, JUDGE, FILES = "What is compared", "How it is judged", "Files"
 
@@ -151,10 +151,9 @@ def verify(
     [cyan]osa verify digits-onnx --device cuda --load-inputs in.npz --load-outputs out.npz[/cyan]
     """
     from osa_runtime.atomic import check_writable
-    from osa_runtime.cli.verify_evaluation import check_data, evaluated
-    from osa_runtime.cli.verify_files import Files, options_of, sizes_of
+    from osa_runtime.cli.options import parse_sizes
+    from osa_runtime.cli.verify_files import Files, Signer, check_data, evaluated, options_of
     from osa_runtime.cli.verify_report import VerifyReport
-    from osa_runtime.cli.verify_signature import Signer
     from osa_runtime.environment import require
 
     require("Verifying", "torch", "onnx", "safetensors", extra="export")
@@ -164,8 +163,8 @@ def verify(
         check_writable(bisect / "reproduce.py")
     options = options_of(
         artifact,
-        sizes_of("--batch", batches),
-        sizes_of("--tokens", lengths),
+        parse_sizes("batches", batches),
+        parse_sizes("lengths", lengths),
         (seed, rtol, atol, bisect),
         (load_inputs, load_outputs),
         (device, threads, allow_fallback),

@@ -1,4 +1,4 @@
-"""The files and flags of ``osa verify`` and ``osa compare``: read and checked before the work, written after it."""
+"""The files that `osa verify` and `osa compare` read and write, accuracy and signature included."""
 
 from __future__ import annotations
 
@@ -11,6 +11,14 @@ from osa_runtime.errors import InputError
 
 if TYPE_CHECKING:
     from osa_runtime.verification.options import Run, VerifyOptions
+import dataclasses
+from collections.abc import Callable
+
+if TYPE_CHECKING:
+    from osa_runtime.verification.options import Run
+from typing import TYPE_CHECKING, Any
+
+import typer
 
 
 @dataclass(frozen=True)
@@ -76,19 +84,10 @@ class Files:
         return [path for path in (self.report, own, self.html, self.inputs, self.outputs) if path is not None]
 
 
-def sizes_of(flag: str, text: str | None) -> list[int] | None:
-    if text is None:
-        return None
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise InputError(f"{flag} is {text!r}, expected whole numbers from 1 on, with commas between them: 1,8.")
-    return [int(part) for part in parts]
-
-
 def options_of(
     artifact: Path,
-    batches: list[int] | None,
-    lengths: list[int] | None,
+    batches: tuple[int, ...] | None,
+    lengths: tuple[int, ...] | None,
     judge: tuple[int, float | None, float | None, Path | None],
     loaded: tuple[Path | None, Path | None],
     where: tuple[str, int | None, bool],
@@ -129,3 +128,54 @@ def options_of(
         quick=more[1],
         calibration=more[2],
     )
+
+
+def check_data(data: str | None) -> None:
+    """Before the work: data that cannot be read."""
+    if data is not None:
+        from osa_runtime.evaluation.samples import read_samples
+
+        read_samples(data)
+
+
+def evaluated(run: Run, artifact: Path, data: str | None, against: Path | None, progress: Callable[[str], None]) -> Run:
+    """With the accuracy; what is known to be wrong is not measured."""
+    if data is None or run.certificate.failed:
+        return run
+    from osa_runtime.evaluation import evaluate
+
+    found = evaluate(artifact, data, against, progress=lambda model, done, n: progress(f"{model}: {done} of {n}"))
+    return dataclasses.replace(run, certificate=run.certificate.evaluated(found))
+
+
+@dataclass(frozen=True)
+class Signer:
+    """Signs what passed, and nothing else."""
+
+    key: Any = None
+
+    @classmethod
+    def of_key(cls, path: Path | None, options: VerifyOptions, *, certify: bool, known: bool) -> Signer:
+        if path is None:
+            return cls()
+        from osa_runtime.parity.signing import read_private_key
+        from osa_runtime.parity.trust import settings_objection
+
+        if not certify:
+            raise InputError("--sign signs the certificate that --certify writes; give both.")
+        if not known:
+            raise InputError("--sign signs a PASS, and without a reference there is none; give --against.")
+        reason = settings_objection(options.describe())
+        if reason is not None:
+            raise InputError(f"--sign signs only what `osa serve --require-certificate` takes, but {reason}.")
+        return cls(read_private_key(path))
+
+    def signed(self, run: Run) -> Run:
+        if self.key is None:
+            return run
+        if not run.certificate.passed:
+            typer.echo("The certificate is not signed: only a PASS is.", err=True)
+            return run
+        from osa_runtime.parity.signing import sign
+
+        return dataclasses.replace(run, certificate=sign(run.certificate, self.key))

@@ -57,16 +57,6 @@ class DynamicAxes:
         return {name: size for name, size in sizes.items() if name is not None and size is not None}
 
 
-def parse_sizes(argument: str, text: str | None) -> tuple[int, ...] | None:
-    """``1,8`` as numbers, each once."""
-    if text is None:
-        return None
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdecimal() and len(part) < 10 and int(part) > 0 for part in parts):
-        raise InputError(f"{argument}={text!r}: expected whole numbers of at least 1 with commas between, as in 1,8.")
-    return tuple(dict.fromkeys(map(int, parts)))
-
-
 def configurations(
     axes: DynamicAxes,
     batches: tuple[int, ...] | None,

@@ -68,7 +68,7 @@ def _dpi(size: tuple[float, float], path: Path) -> float:
     return dpi
 
 
-def _frame(drawn: Outline, layout: Layout) -> tuple[float, float, float, float]:
+def _frame(drawn: Outline, layout: GraphLayout) -> tuple[float, float, float, float]:
     """The left, right, lower and upper edge in inches, downwards."""
     places = [x for route in layout.routes.values() for x, _ in route]
     places += [layout.x[box.key] + side * _width(box) / 2 for box in drawn.boxes for side in (-1, 1)]
@@ -77,7 +77,9 @@ def _frame(drawn: Outline, layout: Layout) -> tuple[float, float, float, float]:
     return middle - width / 2, middle + width / 2, (layout.layers - 1) * ROW + 0.8, -0.85
 
 
-def _fill(figure: Any, frame: tuple[float, float, float, float], drawn: Outline, layout: Layout, title: str) -> None:
+def _fill(
+    figure: Any, frame: tuple[float, float, float, float], drawn: Outline, layout: GraphLayout, title: str
+) -> None:
     left, right, bottom, top = frame
     middle = (left + right) / 2
     axes = figure.add_axes((0, 0, 1, 1))
@@ -92,7 +94,7 @@ def _fill(figure: Any, frame: tuple[float, float, float, float], drawn: Outline,
     _draw_legend(axes, {box.kind for box in drawn.boxes}, middle, bottom - 0.2)
 
 
-def _draw_panel(axes: Any, drawn: Outline, layout: Layout) -> None:
+def _draw_panel(axes: Any, drawn: Outline, layout: GraphLayout) -> None:
     from matplotlib.patches import FancyBboxPatch
 
     members = [box for box in drawn.boxes if box.folded]
@@ -111,7 +113,7 @@ def _draw_panel(axes: Any, drawn: Outline, layout: Layout) -> None:
     axes.text(left + STRIP / 2, corner[1] + size[1] / 2, text, **style)
 
 
-def _draw_arrow(axes: Any, arrow: Arrow, layout: Layout) -> None:
+def _draw_arrow(axes: Any, arrow: Arrow, layout: GraphLayout) -> None:
     from matplotlib.patches import FancyArrowPatch
     from matplotlib.path import Path as Curve
 
@@ -131,7 +133,7 @@ def _draw_arrow(axes: Any, arrow: Arrow, layout: Layout) -> None:
         axes.text(points[0][0] + 0.07, points[0][1] + ROW / 2, arrow.label, va="center", fontsize=6.2, color=FAINT)
 
 
-def _draw_box(axes: Any, box: Box, layout: Layout) -> None:
+def _draw_box(axes: Any, box: Box, layout: GraphLayout) -> None:
     from matplotlib.patches import FancyBboxPatch
 
     fill, edge, ink, _ = LOOKS[box.kind]
@@ -167,7 +169,7 @@ Edge = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Layout:
+class GraphLayout:
     """Centres of the boxes; ``routes`` gives for each arrow the points that it goes through, ends included."""
 
     x: Mapping[str, float]
@@ -176,7 +178,9 @@ class Layout:
     layers: int
 
 
-def lay_out(keys: Sequence[str], edges: Sequence[Edge], widths: Mapping[str, float], last: Sequence[str]) -> Layout:
+def lay_out(
+    keys: Sequence[str], edges: Sequence[Edge], widths: Mapping[str, float], last: Sequence[str]
+) -> GraphLayout:
     """``keys`` come in topological order; ``last`` belong into the bottom layer."""
     layer = _layers(keys, edges, last)
     chains = {edge: _chain(edge, layer) for edge in edges}
@@ -191,7 +195,7 @@ def lay_out(keys: Sequence[str], edges: Sequence[Edge], widths: Mapping[str, flo
     neighbours = _neighbours(chains.values())
     x = _coordinates([rows[index] for index in sorted(rows)], neighbours, widths)
     routes = {edge: tuple((x[point], places[point]) for point in chain) for edge, chain in chains.items()}
-    return Layout({key: x[key] for key in keys}, layer, routes, len(rows))
+    return GraphLayout({key: x[key] for key in keys}, layer, routes, len(rows))
 
 
 def _layers(keys: Sequence[str], edges: Sequence[Edge], last: Sequence[str]) -> dict[str, int]:

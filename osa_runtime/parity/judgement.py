@@ -19,7 +19,7 @@ from osa_runtime.parity.certificate import CaseResult, OutputResult
 from osa_runtime.parity.compare import Tolerance
 from osa_runtime.parity.feeds import Case
 from osa_runtime.parity.metrics import measure
-from osa_runtime.parity.row_judgement import Finding, Limits, Row, judge_row
+from osa_runtime.parity.row_judgement import Finding, Row, RowLimits, judge_row
 from osa_runtime.parity.sensitivity import Spread
 
 Array = NDArray[Any]
@@ -112,8 +112,8 @@ def _judge_output(
     return _result(name, answers, rules, rows, findings, worst)
 
 
-def _limits(row: Row, rules: Rules) -> Limits:
-    return Limits(rules.tolerance(row.norm), rules.largest_norm, rules.strict, rules.reference_norm)
+def _limits(row: Row, rules: Rules) -> RowLimits:
+    return RowLimits(rules.tolerance(row.norm), rules.largest_norm, rules.strict, rules.reference_norm)
 
 
 def _largest(norms: Array | None) -> float | None:

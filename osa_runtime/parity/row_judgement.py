@@ -47,7 +47,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Limits:
+class RowLimits:
     tolerance: Tolerance
     largest_norm: float | None = None
     strict: bool = False
@@ -69,7 +69,7 @@ class Finding:
         return self.verdict != "pass" or self.error is None or self.error > self.tolerance
 
 
-def judge_row(row: Row, limits: Limits, measured: Measured) -> Finding:
+def judge_row(row: Row, limits: RowLimits, measured: Measured) -> Finding:
     """``measured`` gives the row in float64 without a change and with several, where that can be had."""
     rtol = limits.tolerance.rtol
     if row.refusal is not None and not _near_limit(row.norm, limits.largest_norm):
@@ -89,7 +89,7 @@ def _near_limit(norm: float, largest: float | None) -> bool:
     return largest is not None and largest / NORM_SLACK < norm <= largest
 
 
-def _not_finite(row: Row, limits: Limits) -> Finding | None:
+def _not_finite(row: Row, limits: RowLimits) -> Finding | None:
     """NaN and Inf on either side; None where the row can be compared value by value."""
     rtol, broken = limits.tolerance.rtol, ~np.isfinite(row.artifact)
     expected = np.zeros_like(broken) if row.truth is None or row.refusal else ~np.isfinite(row.truth)
@@ -129,7 +129,7 @@ def _whole_numbers(row: Row, rtol: float, measured: Measured) -> Finding:
     return Finding("fail", reason, rtol)
 
 
-def _values(row: Row, limits: Limits, measured: Measured) -> Finding:
+def _values(row: Row, limits: RowLimits, measured: Measured) -> Finding:
     assert row.truth is not None
     tolerance, use = limits.tolerance, np.isfinite(row.truth)
     error = _distance(row.artifact, row.truth, use, tolerance)

@@ -23,7 +23,7 @@ STORED, DEFLATED = 0, 8
 FULL16, FULL32 = 0xFFFF, 0xFFFFFFFF  # the number is in a zip64 record
 
 
-class Entry(NamedTuple):
+class ArchiveEntry(NamedTuple):
     name: bytes
     flags: int
     method: int
@@ -73,7 +73,7 @@ def _directory(content: mmap.mmap) -> tuple[int, int, int]:
     return start, stop, count
 
 
-def _entries(content: mmap.mmap, place: int, stop: int) -> Iterator[Entry]:
+def _entries(content: mmap.mmap, place: int, stop: int) -> Iterator[ArchiveEntry]:
     while place < stop:
         fields = CENTRAL.unpack_from(content, place)
         magic, _, _, flags, method, _, _, crc, packed, size, named, extra, comment, disk, _, _, offset = fields
@@ -83,7 +83,7 @@ def _entries(content: mmap.mmap, place: int, stop: int) -> Iterator[Entry]:
         size, packed, offset = _wide([size, packed, offset], content[place - extra : place])
         _require(magic == b"PK\1\2" and (comment, disk) == (0, 0) and b"\0" not in name, "its directory is malformed")
         _require(flags & ~(DESCRIBED | UTF8) == 0 and method in (STORED, DEFLATED), f"{name!r} is encrypted or unusual")
-        yield Entry(name, flags, method, crc, packed, size, offset)
+        yield ArchiveEntry(name, flags, method, crc, packed, size, offset)
     _require(place == stop, "its directory is longer than it says")
 
 
@@ -96,7 +96,7 @@ def _wide(numbers: list[int], extra: bytes) -> list[int]:
     return [next(values) if number == FULL32 else number for number in numbers]
 
 
-def _require_no_gaps(content: mmap.mmap, entries: list[Entry], stop: int) -> None:
+def _require_no_gaps(content: mmap.mmap, entries: list[ArchiveEntry], stop: int) -> None:
     place = 0
     for entry in entries:
         wrong = f"the header of {entry.name!r} is not what the directory says"
@@ -113,7 +113,7 @@ def _require_no_gaps(content: mmap.mmap, entries: list[Entry], stop: int) -> Non
     _require(place == stop, "there is something between its entries and its directory")
 
 
-def _descriptor_length(content: mmap.mmap, place: int, entry: Entry) -> int:
+def _descriptor_length(content: mmap.mmap, place: int, entry: ArchiveEntry) -> int:
     for layout in (struct.Struct("<4sL2Q"), struct.Struct("<4sL2L")):
         if layout.unpack_from(content, place) == (b"PK\7\10", entry.crc, entry.packed, entry.size):
             return layout.size

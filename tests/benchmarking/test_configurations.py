@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from osa_runtime import InputError
-from osa_runtime.benchmarking.configurations import Configuration, DynamicAxes, configurations, parse_sizes
+from osa_runtime.benchmarking.configurations import Configuration, DynamicAxes, configurations
+from osa_runtime.cli.options import parse_sizes
 from osa_runtime.interface import Interface, Roles, TensorSpec
 
 IMAGES = [TensorSpec("images", "float32", ("batch", 1, 8, 8))]

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from osa_runtime.cli.flags import in_flags
 from osa_runtime.cli.main import app
+from osa_runtime.cli.options import in_flags
 
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 COMMAND = re.compile(r"`+[^`]*`+")  # `osa export --out NAME`: a whole command may be shown to anyone

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from osa_runtime.parity.compare import Tolerance
 from osa_runtime.parity.feeds import Case
 from osa_runtime.parity.judgement import Answers, Rules, judge
-from osa_runtime.parity.row_judgement import Finding, Limits, Row, judge_row
+from osa_runtime.parity.row_judgement import Finding, Row, RowLimits, judge_row
 from osa_runtime.parity.sensitivity import Spread
 from osa_runtime.parity.tolerances import FEW, LOST, SHARE
 
 RTOL = 1e-5
-LIMITS = Limits(Tolerance(RTOL), largest_norm=1000.0)
+LIMITS = RowLimits(Tolerance(RTOL), largest_norm=1000.0)
 quick = settings(max_examples=200, deadline=None)
 seeds = st.integers(0, 2**32)
 
@@ -104,7 +104,7 @@ def test_whole_numbers_are_equal_or_fail_unless_rounding_decides_them() -> None:
 
 def test_a_tolerance_of_the_user_excuses_nothing() -> None:
     truth = values(0)
-    strict = Limits(Tolerance(RTOL), strict=True)
+    strict = RowLimits(Tolerance(RTOL), strict=True)
     assert judge_row(row(truth * 1.1, truth * 2, truth), strict, lambda: [truth, truth * 3]).verdict == "fail"
 
 

@@ -20,7 +20,7 @@ from osa_runtime.runtime.torch_files import read_pt2
 from osa_runtime.steps import Progress
 from osa_runtime.verification.inside.insides import Array, Calls, Core, Glue, Insides, Written
 from osa_runtime.verification.inside.pt2_attention import Attention, Unit, find_attention, find_regions, find_units
-from osa_runtime.verification.inside.pt2_parts import Beginning, Between, Part
+from osa_runtime.verification.inside.pt2_parts import Beginning, Between, GraphPart
 from osa_runtime.verification.inside.torch_arrays import check_known, ordered, running, to_array, to_tensor
 
 
@@ -34,7 +34,7 @@ class Pt2Insides(Insides):
         found = {name: find_attention(graph, regions, unit) for name, unit in self._units.items()}
         self._attentions = {name: attention for name, attention in found.items() if attention is not None}
         self.units, self.attentions = tuple(self._units), tuple(self._attentions)
-        self._parts: dict[str, Part] = {}
+        self._parts: dict[str, GraphPart] = {}
 
     @classmethod
     def of(cls, session: Session, _: int | None) -> Self:
@@ -96,7 +96,7 @@ class Pt2Insides(Insides):
         check_known([unit], self.units, self._path)
         found = self._checked(unit, inputs)
         names, tensors = ("x", "mask")[: len(inputs)], tuple(map(to_tensor, inputs))
-        module = Part(self._whole, found.inputs(), found.out).fixed(*tensors)
+        module = GraphPart(self._whole, found.inputs(), found.out).fixed(*tensors)
         return _write(module, dict(zip(names, inputs, strict=True)), folder)
 
     def write_between(self, end: str | int, calls: Calls, feeds: Mapping[str, Array], folder: Path) -> Written:
@@ -138,7 +138,7 @@ class Pt2Insides(Insides):
     def _run_part(self, name: str, given: Sequence[Node], wanted: Node, inputs: Sequence[Array]) -> Array:
         with running(self._path, name):
             if name not in self._parts:
-                self._parts[name] = Part(self._whole, given, wanted)
+                self._parts[name] = GraphPart(self._whole, given, wanted)
             return to_array(self._parts[name](*map(to_tensor, inputs)))
 
 

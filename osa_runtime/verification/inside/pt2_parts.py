@@ -12,7 +12,7 @@ from torch.fx import Graph, GraphModule, Node
 from osa_runtime.errors import InputError
 
 
-class Part:
+class GraphPart:
     """The nodes between ``given`` and ``wanted``, which run as they are in the whole graph.
 
     Sizes that the whole graph reads from its inputs are worked out from the shapes of the given tensors.

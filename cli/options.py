@@ -1,14 +1,23 @@
-"""The library's errors name arguments of Python, as in ``squarings=99``; a command shows them as its flags."""
+"""Options that commands share, and errors that name flags where the library names arguments."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from typer.core import TyperCommand
 
-from osa_runtime.errors import OsaError
+from osa_runtime.errors import InputError, OsaError
+
+WHERE = "Where it runs"
+
+Device = Annotated[str, typer.Option(help="cpu, cuda, or cuda:1.", rich_help_panel=WHERE)]
+AllowFallback = Annotated[
+    bool, typer.Option("--allow-fallback", help="Use the CPU where --device cannot be used.", rich_help_panel=WHERE)
+]
+
 
 # squarings=99, format='onxx', or the name alone in "epochs must be …" and at the beginning of "timeout is inf, …"
 ARGUMENT = re.compile(r"\b([a-z][a-z_]*)(?:=('[^']*'|\"[^\"]*\"|[^\s,;:()'\"]*[^\s,;:().'\"])|(?= must )|(?= is ))")
@@ -46,3 +55,13 @@ def _flag(found: re.Match[str], options: Mapping[str, Any]) -> str:
 
 def _long(names: Sequence[str]) -> str:
     return str(max(names, key=len))
+
+
+def parse_sizes(argument: str, text: str | None) -> tuple[int, ...] | None:
+    """``1,8`` as numbers, each once."""
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdecimal() and len(part) < 10 and int(part) > 0 for part in parts):
+        raise InputError(f"{argument}={text!r}: expected whole numbers of at least 1 with commas between, as in 1,8.")
+    return tuple(dict.fromkeys(map(int, parts)))
