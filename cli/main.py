@@ -16,8 +16,8 @@ from osa_runtime.cli.data import app as data
 from osa_runtime.cli.doctor import doctor
 from osa_runtime.cli.evaluate import evaluate
 from osa_runtime.cli.export import export
-from osa_runtime.cli.flags import FlaggedCommand
 from osa_runtime.cli.inspect import inspect as inspect_model
+from osa_runtime.cli.options import FlaggedCommand
 from osa_runtime.cli.package import app as package
 from osa_runtime.cli.quantize import quantize
 from osa_runtime.cli.run import run as run_model
