@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from osa_runtime.mechanisms import MECHANISMS
+
 MODEL, RECIPE, FILES = "Model", "Recipe", "Files"
 
 
@@ -37,7 +39,7 @@ def train(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Discard the run in --out.", rich_help_panel=FILES)] = False,
     attention: Annotated[
-        Literal["osa", "softmax", "polynomial"], typer.Option(help="Attention mechanism.", rich_help_panel=MODEL)
+        str, typer.Option(help=f"Attention mechanism: {', '.join(MECHANISMS)}.", rich_help_panel=MODEL)
     ] = "osa",
     power: Annotated[int, typer.Option(help="Exponent of polynomial attention.", rich_help_panel=MODEL)] = 3,
     conditioning: Annotated[

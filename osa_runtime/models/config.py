@@ -9,11 +9,10 @@ from typing import Any, TypeVar
 
 from osa_runtime.errors import ConfigError, InputError
 from osa_runtime.exponential import check_evaluation
+from osa_runtime.mechanisms import MECHANISMS
 from osa_runtime.nn.mlp import ACTIVATIONS
 from osa_runtime.nn.polynomial import POWERS
 from osa_runtime.nn.projection import CONDITIONINGS
-
-ATTENTIONS = ("osa", "softmax", "polynomial")
 
 Self = TypeVar("Self", bound="BlockConfig")
 
@@ -45,7 +44,7 @@ class BlockConfig:
             positive_integer(name, getattr(self, name))
         if self.dim % self.heads:
             raise ConfigError(f"dim must be divisible by heads, got dim={self.dim} and heads={self.heads}.")
-        one_of("attention", self.attention, ATTENTIONS)
+        one_of("attention", self.attention, tuple(MECHANISMS))
         one_of("power", self.power, POWERS)
         one_of("conditioning", self.conditioning, CONDITIONINGS)
         one_of("activation", self.activation, ACTIVATIONS)

@@ -6,15 +6,10 @@ from typing import Optional  # TorchScript reads these annotations and does not 
 
 from torch import Tensor, nn
 
+from osa_runtime.mechanisms import mechanism
 from osa_runtime.models.config import BlockConfig
-from osa_runtime.nn import (
-    Block,
-    IsometricMLP,
-    OrthogonalSelfAttention,
-    PolynomialSelfAttention,
-    SoftmaxSelfAttention,
-)
-from osa_runtime.nn.initialisation import default_alpha, default_slope
+from osa_runtime.nn import Block, IsometricMLP
+from osa_runtime.nn.initialisation import default_slope
 
 
 class Stack(nn.Module):
@@ -35,22 +30,4 @@ def _block(config: BlockConfig) -> Block:
     slope = default_slope(config.depth) if config.slope is None else config.slope
     hidden = max(1, round(config.mlp_ratio * config.dim))
     mlp = IsometricMLP(config.dim, hidden, activation=config.activation, slope=slope)
-    return Block(_attention(config), mlp, config.dim, residual=config.residual, norm=config.norm)
-
-
-def _attention(config: BlockConfig) -> nn.Module:
-    dim, heads, conditioning, lam = config.dim, config.heads, config.conditioning, config.spectral_lambda
-    if config.attention == "softmax":
-        return SoftmaxSelfAttention(dim, heads, conditioning=conditioning, spectral_lambda=lam)
-    if config.attention == "polynomial":
-        return PolynomialSelfAttention(dim, heads, power=config.power, conditioning=conditioning, spectral_lambda=lam)
-    return OrthogonalSelfAttention(
-        dim,
-        heads,
-        alpha=default_alpha(config.tokens) if config.alpha is None else config.alpha,
-        conditioning=conditioning,
-        spectral_lambda=lam,
-        form=config.form,
-        approximant=config.approximant,
-        squarings=config.squarings,
-    )
+    return Block(mechanism(config.attention).of(config), mlp, config.dim, residual=config.residual, norm=config.norm)

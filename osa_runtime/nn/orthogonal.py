@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Optional  # TorchScript reads these annotations and does not know X | Y
+from dataclasses import replace
+from typing import Any, Optional, Self  # TorchScript reads these annotations and does not know X | Y
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +41,12 @@ class OrthogonalSelfAttention(ProjectedAttention):
         super().__init__(dim, heads, conditioning=conditioning, spectral_lambda=spectral_lambda)
         self.alpha = nn.Parameter(torch.full((heads,), float(alpha)))
         self.evaluate(Evaluation(form, approximant, squarings))
+
+    @classmethod
+    def of(cls, config: Any) -> Self:
+        if config.alpha is None:
+            config = replace(config, alpha=default_alpha(config.tokens))
+        return super().of(config)
 
     def evaluation(self) -> Evaluation:
         return Evaluation(self.form, self.approximant, self.squarings)

@@ -2,6 +2,9 @@
 
 # No postponed annotations here: TorchScript must see the type of ``correction`` itself.
 
+import inspect
+from typing import Any, Self
+
 import torch
 from torch import Tensor, nn
 
@@ -54,6 +57,11 @@ class ProjectedAttention(nn.Module):
         self.out = nn.Linear(dim, dim, bias=False)
         with torch.no_grad():
             self.out.weight.copy_(semi_orthogonal(dim, dim))
+
+    @classmethod
+    def of(cls, config: Any) -> Self:
+        """The layer that a configuration describes: each argument is the configuration's field of that name."""
+        return cls(**{name: getattr(config, name) for name in inspect.signature(cls).parameters})
 
 
 def merge_heads(x: Tensor) -> Tensor:

@@ -63,7 +63,12 @@ def test_every_option_reaches_the_settings(images: Path, tmp_path: Path) -> None
         pytest.param([], 2, "Give either a data set", id="no data at all"),
         pytest.param(["digits", "--data", "x.npz"], 2, "Give either a data set", id="two sources of data"),
         pytest.param(["--data", "absent.npz"], 3, "There is no file absent.npz", id="absent file"),
-        pytest.param(["digits", "--attention", "linear"], 2, "'linear' is not one of", id="unknown attention"),
+        pytest.param(
+            ["digits", "--attention", "linear"],
+            2,
+            "--attention must be one of osa, softmax, polynomial, got 'linear'",
+            id="unknown attention",
+        ),
         pytest.param(["digits", "--dim", "65"], 2, "65", id="dim not divisible by heads"),
         pytest.param(["digits", "--patch-size", "3"], 2, "3", id="patch that does not divide"),
         pytest.param(["digits", "--epochs", "0"], 2, "--epochs is 0", id="no epochs"),
