@@ -56,7 +56,8 @@ def _manifest_rows(manifest: dict[str, Any]) -> list[tuple[str, str]]:
     for name, fields in manifest.get("preprocessing", {}).items():
         rows.append((f"pixels of {name}", str(Standardisation.from_dict(fields))))
     for name in ("osa", "quantization", "source", "versions"):
-        facts = {key: value for key, value in manifest.get(name, {}).items() if not isinstance(value, dict)}
+        known = (manifest.get(name) or {}).items()
+        facts = {key: value for key, value in known if value is not None and not isinstance(value, dict)}
         if facts:
             rows.append((name, ", ".join(f"{key} {_plain(value)}" for key, value in facts.items())))
     return rows
@@ -65,7 +66,7 @@ def _manifest_rows(manifest: dict[str, Any]) -> list[tuple[str, str]]:
 def _plain(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return " ".join(map(str, value)) or "nothing"
     text = str(value)
     return f"{text[:12]}…" if len(text) == 64 and " " not in text else text  # a hash

@@ -200,4 +200,5 @@ def artifact_runner(path: Path) -> Run:
 
 
 def _named(names: Sequence[str], inputs: Sequence[Tensor]) -> dict[str, Array]:
-    return {name: x.detach().cpu().numpy() for name, x in zip(names, inputs, strict=True)}
+    """By position; a TorchScript file lists optional inputs too, which come last."""
+    return {name: x.detach().cpu().numpy() for name, x in zip(names[: len(inputs)], inputs, strict=True)}

@@ -102,7 +102,7 @@ def test_force_never_touches_the_source(checkpoint: Path, tmp_path: Path) -> Non
     for out, relation in ((source, "is"), (tmp_path / "run", "contains"), (source / "a", "lies inside")):
         code, output = osa_export(source, "--out", out, "--force")
         assert code == 3
-        assert f"{relation} the source of the export" in output
+        assert f"{relation} its source" in output
     assert sorted(tmp_path.rglob("*")) == before
 
 

@@ -60,7 +60,7 @@ def test_the_other_commands_take_it(exported: Exported, tmp_path: Path) -> None:
         shown = osa(*arguments)
         assert shown.exit_code == 0, (arguments, shown.output)
     shown = osa("inspect", small)
-    assert "weights int8, weight_bits 8, activations none, quantized 6, kept nothing" in shown.output
+    assert "weights int8, activations none, weight_bits 8, quantized 6, kept nothing" in shown.output
 
 
 def test_dynamic_warns_of_neighbours(exported: Exported, tmp_path: Path) -> None:

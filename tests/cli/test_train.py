@@ -114,7 +114,7 @@ def test_a_missing_package_is_named_with_its_extra(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     code, output = osa_train("--data", images, "--out", tmp_path / "run")
     assert code == 3
-    assert "pip install 'osa-runtime[train]'" in output
+    assert 'pip install "osa-runtime[train]"' in output
 
 
 def test_a_killed_run_continues_to_the_very_same_weights(images: Path, tmp_path: Path) -> None:
