@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from osa_runtime.errors import ExportError, InputError
-from osa_runtime.exponential import Evaluation
+from osa_runtime.exponential import ExponentialMethod
 from osa_runtime.exporters.eager import Eager, answer_of, oracle_of
 from osa_runtime.exporters.examples import Examples
 from osa_runtime.interface import Interface
@@ -41,7 +41,7 @@ class Exported:
     format: str
     dtype: str
     depth: int
-    evaluation: Evaluation
+    evaluation: ExponentialMethod
 
     def tolerance(self, norm: float) -> Tolerance:
         return Tolerance(relative_tolerance(self.format, self.dtype, self.depth, norm))
@@ -145,7 +145,7 @@ def _not_finite(examples: Examples, axis: Axis) -> InputError:
     return InputError("The module itself gives NaN or Inf on the example inputs; give an example that it can answer.")
 
 
-def _too_few(actual: Array, evaluation: Evaluation) -> str:
+def _too_few(actual: Array, evaluation: ExponentialMethod) -> str:
     """A graph cannot raise an error where a fixed number of squarings does not suffice: it returns NaN."""
     if not evaluation.is_fixed or np.isfinite(actual).all():
         return ""

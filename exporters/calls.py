@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from osa_runtime.errors import InputError
-from osa_runtime.exponential import Evaluation
+from osa_runtime.exponential import ExponentialMethod
 from osa_runtime.exporters.settings import ExportSettings
 from osa_runtime.manifest import AttentionSettings
 from osa_runtime.ops import attention
@@ -25,24 +25,24 @@ def traced_settings(module: nn.Module, inputs: Sequence[Tensor], settings: Expor
     return manifest_entry(calls)
 
 
-def manifest_entry(calls: Collection[Evaluation]) -> AttentionSettings | None:
+def manifest_entry(calls: Collection[ExponentialMethod]) -> AttentionSettings | None:
     """The common evaluation of all calls, field by field, or "mixed"; and the largest ‖S‖ that all can represent."""
     if not calls:
         return None
-    values: dict[str, set[Any]] = {name: {asdict(call)[name] for call in calls} for name in asdict(Evaluation())}
+    values: dict[str, set[Any]] = {name: {asdict(call)[name] for call in calls} for name in asdict(ExponentialMethod())}
     common = {name: found.pop() if len(found) == 1 else "mixed" for name, found in values.items()}
     return AttentionSettings(**common, largest_norm=min(_largest_norm(call) for call in calls))
 
 
-def _largest_norm(call: Evaluation) -> float:
+def _largest_norm(call: ExponentialMethod) -> float:
     """The largest ‖S‖ that this call can represent, in whichever form it takes."""
     forms = ("dense", "lowrank") if call.form == "auto" else (call.form,)
     squarings = call.squarings if isinstance(call.squarings, int) else -1
     return min(largest_norm(reach(call.approximant, form, False), squarings, False) for form in forms)
 
 
-def _record(module: nn.Module, inputs: Sequence[Tensor]) -> set[Evaluation]:
-    calls: set[Evaluation] = set()
+def _record(module: nn.Module, inputs: Sequence[Tensor]) -> set[ExponentialMethod]:
+    calls: set[ExponentialMethod] = set()
 
     def record(*arguments: Any) -> Tensor:
         calls.add(arguments[5])
@@ -53,7 +53,7 @@ def _record(module: nn.Module, inputs: Sequence[Tensor]) -> set[Evaluation]:
     return calls
 
 
-def _check_asked_for(calls: set[Evaluation], settings: ExportSettings) -> None:
+def _check_asked_for(calls: set[ExponentialMethod], settings: ExportSettings) -> None:
     """The settings are applied to layers; a call in the user's own code is out of their reach here."""
     for call in sorted(calls, key=lambda call: str(astuple(call))):
         for name, wanted in asdict(settings.applied_to(call)).items():

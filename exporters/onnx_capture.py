@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from osa_runtime.errors import ExportError
-from osa_runtime.exponential import Evaluation
+from osa_runtime.exponential import ExponentialMethod
 from osa_runtime.exporters.capturing import blame
 from osa_runtime.exporters.examples import Examples
 from osa_runtime.exporters.functions import DOMAIN, VERSION, FunctionChoice
@@ -35,7 +35,7 @@ class Calls:
         v: Tensor,
         scale: float | Tensor,
         mask: Tensor | None,
-        evaluation: Evaluation,
+        evaluation: ExponentialMethod,
     ) -> Tensor:
         asked = self.settings.applied_to(evaluation)
         if mask is None and self.force_mask:
@@ -53,7 +53,7 @@ class Calls:
         return _node(q, k, v, scale, mask)
 
 
-def _resolved_form(asked: Evaluation, q: Tensor) -> str:
+def _resolved_form(asked: ExponentialMethod, q: Tensor) -> str:
     """auto becomes a form where N is fixed, and where the graph may not branch."""
     if asked.form != "auto":
         return asked.form

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from osa_runtime.artifact import MANIFEST_FILE, Artifact, Manifest, describe_files
 from osa_runtime.atomic import atomic_folder
 from osa_runtime.errors import InputError
-from osa_runtime.exponential import Evaluation
+from osa_runtime.exponential import ExponentialMethod
 from osa_runtime.exporters.acceptance import Exported, artifact_runner, check_answers
 from osa_runtime.exporters.dynamic_axes import spelled_out
 from osa_runtime.exporters.examples import describe_examples, positional
@@ -98,7 +98,7 @@ def export(
                 # Eager is the module as it was given: a mistake in folding must show, too.
                 eager = in_type(copy.deepcopy(module).eval(), settings)
                 run = artifact_runner(path)
-                evaluation = Evaluation() if osa is None else osa.evaluation
+                evaluation = ExponentialMethod() if osa is None else osa.evaluation
                 written = Exported(run, settings.format, settings.dtype, rounding_depth(ready), evaluation)
                 check_answers(eager, written, examples, names, roles.batch)
         manifest = Manifest(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from osa_runtime.errors import InputError
-from osa_runtime.exponential import APPROXIMANTS, FORMS, Evaluation
+from osa_runtime.exponential import APPROXIMANTS, FORMS, ExponentialMethod
 from osa_runtime.formats import FORMATS
 
 OPSETS = range(18, 24)
@@ -15,7 +15,7 @@ DEFAULT_OPSET = 18
 
 @dataclass(frozen=True)
 class ExportSettings:
-    """``form``, ``approximant`` and ``squarings`` change an ``Evaluation``; None leaves what the model itself says."""
+    """``form``, ``approximant`` and ``squarings`` change an ``ExponentialMethod``; None keeps the model's own."""
 
     format: str = "onnx"
     opset: int = DEFAULT_OPSET
@@ -42,7 +42,7 @@ class ExportSettings:
         if self.squarings not in (None, "auto") and not (fixed and 0 <= int(self.squarings) <= 20):
             raise InputError(f"squarings={self.squarings!r}: expected auto or a whole number from 0 to 20.")
 
-    def applied_to(self, evaluation: Evaluation) -> Evaluation:
+    def applied_to(self, evaluation: ExponentialMethod) -> ExponentialMethod:
         """The evaluation with what was asked for in place of what the model says."""
         asked: dict[str, Any] = {"form": self.form, "approximant": self.approximant, "squarings": self.squarings}
         return replace(evaluation, **{name: value for name, value in asked.items() if value is not None})

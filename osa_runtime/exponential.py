@@ -1,4 +1,4 @@
-"""How the exponential is evaluated: one description, from the arguments of a layer to the manifest of an artifact."""
+"""The method of evaluating the exponential: one description, from the arguments of a layer to the manifest of an artifact."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_FIXED_SQUARINGS = 46  # as many as the largest norm of a float64 result nee
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class ExponentialMethod:
     """The arguments ``form``, ``approximant`` and ``squarings`` of ``orthogonal_attention``, which documents them."""
 
     form: str = "auto"
@@ -30,7 +30,7 @@ class Evaluation:
         return self.squarings != "auto"
 
     @classmethod
-    def recorded(cls, fields: Mapping[str, Any]) -> Evaluation:
+    def recorded(cls, fields: Mapping[str, Any]) -> ExponentialMethod:
         """The evaluation that a manifest records; fields that are missing, or mixed among layers, are the default."""
         names = ("form", "approximant", "squarings")
         return cls(**{name: fields[name] for name in names if fields.get(name, "mixed") != "mixed"})

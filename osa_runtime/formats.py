@@ -17,7 +17,7 @@ class Format:
     file: str  # in an exported folder
     writer: str  # (module, examples, output names, settings, folder, progress) → OSA settings and attention calls
     session: str  # (source, options) → Session
-    insides: str  # (session, threads) → Insides, the parts that verification feeds one by one
+    model_parts: str  # (session, threads) → ModelParts, the parts that verification feeds one by one
     graph: str  # (path) → the graph that verification compares with a fresh export
 
     def part(self, which: str) -> Any:
@@ -34,7 +34,7 @@ FORMATS = {
             "model.onnx",
             writer="exporters.onnx_export:export_onnx",
             session="runtime.onnx_session:OnnxSession",
-            insides="verification.inside.onnx_insides:OnnxInsides.of",
+            model_parts="verification.inside.onnx_parts:OnnxParts.of",
             graph="verification.structure.onnx_graph:read_onnx_model",
         ),
         Format(
@@ -42,7 +42,7 @@ FORMATS = {
             "model.pt",
             writer="exporters.torchscript_export:export_torchscript",
             session="runtime.torch_session:TorchSession",
-            insides="verification.inside.torchscript_insides:TorchScriptInsides.of",
+            model_parts="verification.inside.torchscript_parts:TorchScriptParts.of",
             graph="verification.structure.script_graph:read_script",
         ),
         Format(
@@ -50,7 +50,7 @@ FORMATS = {
             "model.pt2",
             writer="exporters.pt2_export:export_pt2",
             session="runtime.torch_session:TorchSession",
-            insides="verification.inside.pt2_insides:Pt2Insides.of",
+            model_parts="verification.inside.pt2_parts:Pt2Parts.of",
             graph="verification.structure.pt2_graph:read_pt2",
         ),
     )

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from osa_runtime.errors import ArtifactError
-from osa_runtime.exponential import Evaluation
+from osa_runtime.exponential import ExponentialMethod
 from osa_runtime.formats import FORMATS
 from osa_runtime.interface import Interface, Roles, TensorSpec, leading_axis, mask_candidates
 from osa_runtime.pixels import Standardisation
@@ -38,8 +38,8 @@ class AttentionSettings:
     largest_norm: float | None = None
 
     @property
-    def evaluation(self) -> Evaluation:
-        return Evaluation.recorded(dataclasses.asdict(self))
+    def evaluation(self) -> ExponentialMethod:
+        return ExponentialMethod.recorded(dataclasses.asdict(self))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import pytest
 
 from osa_runtime import OrthogonalSelfAttention
 from osa_runtime.errors import ConfigError, InputError
-from osa_runtime.exponential import Evaluation
+from osa_runtime.exponential import ExponentialMethod
 from osa_runtime.exporters import FunctionChoice
 from osa_runtime.exporters.calls import manifest_entry
 from osa_runtime.exporters.settings import ExportSettings
@@ -18,7 +18,7 @@ BAD = [{"form": "sparse"}, {"approximant": "euler"}, {"squarings": -1}, {"squari
 @pytest.mark.parametrize("fields", BAD, ids=str)
 def test_bad_values_are_refused_everywhere(fields: dict[str, object]) -> None:
     (name,) = fields
-    for make in (Evaluation, FunctionChoice, lambda **f: OrthogonalSelfAttention(8, 2, **f), ExportSettings):
+    for make in (ExponentialMethod, FunctionChoice, lambda **f: OrthogonalSelfAttention(8, 2, **f), ExportSettings):
         with pytest.raises(InputError, match=name):
             make(**fields)
     with pytest.raises(ConfigError, match=name):
@@ -28,16 +28,16 @@ def test_bad_values_are_refused_everywhere(fields: dict[str, object]) -> None:
 def test_an_export_changes_what_it_was_asked_to_change() -> None:
     layer = OrthogonalSelfAttention(8, 2, form="lowrank", squarings=3)
     layer.evaluate(ExportSettings(approximant="pade").applied_to(layer.evaluation()))
-    assert layer.evaluation() == Evaluation("lowrank", "pade", 3)
+    assert layer.evaluation() == ExponentialMethod("lowrank", "pade", 3)
     assert ExportSettings(squarings="auto").applied_to(layer.evaluation()).squarings == "auto"
 
 
 def test_a_manifest_records_what_all_calls_have_in_common() -> None:
-    one, other = Evaluation("dense", "taylor", 3), Evaluation("lowrank", "taylor", 3)
-    assert Evaluation.recorded(manifest_entry([one])) == one
+    one, other = ExponentialMethod("dense", "taylor", 3), ExponentialMethod("lowrank", "taylor", 3)
+    assert ExponentialMethod.recorded(manifest_entry([one])) == one
     entry = manifest_entry([one, other])
     assert (entry["form"], entry["squarings"]) == ("mixed", 3)
     assert entry["largest_norm"] == min(manifest_entry([call])["largest_norm"] for call in (one, other))
-    assert Evaluation.recorded(entry) == Evaluation(squarings=3)
-    assert Evaluation.recorded({}) == Evaluation()
+    assert ExponentialMethod.recorded(entry) == ExponentialMethod(squarings=3)
+    assert ExponentialMethod.recorded({}) == ExponentialMethod()
     assert manifest_entry([]) == {}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import onnx
 import onnxscript
 
-from osa_runtime.exponential import Evaluation
+from osa_runtime.exponential import ExponentialMethod
 
 DOMAIN, VERSION = "ai.osa", 1
 
@@ -15,7 +15,7 @@ osa = onnxscript.values.Opset(DOMAIN, VERSION)
 
 
 @dataclass(frozen=True)
-class FunctionChoice(Evaluation):
+class FunctionChoice(ExponentialMethod):
     """``form`` auto decides in the graph by N and d.
 
     ``counted`` gives OrthogonalAttention a second output, the number of squarings that the data needed.
@@ -30,8 +30,8 @@ class FunctionChoice(Evaluation):
     counted: bool = False
 
     @property
-    def evaluation(self) -> Evaluation:
-        return Evaluation(self.form, self.approximant, self.squarings)
+    def evaluation(self) -> ExponentialMethod:
+        return ExponentialMethod(self.form, self.approximant, self.squarings)
 
     @property
     def steps(self) -> bool:

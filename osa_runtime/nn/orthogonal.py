@@ -8,7 +8,7 @@ from typing import Any, Optional, Self  # TorchScript reads these annotations an
 import torch
 from torch import Tensor, nn
 
-from osa_runtime.exponential import Evaluation
+from osa_runtime.exponential import ExponentialMethod
 from osa_runtime.nn.checks import check_sequence
 from osa_runtime.nn.initialisation import default_alpha
 from osa_runtime.nn.projection import ProjectedAttention, merge_heads
@@ -40,7 +40,7 @@ class OrthogonalSelfAttention(ProjectedAttention):
     ) -> None:
         super().__init__(dim, heads, conditioning=conditioning, spectral_lambda=spectral_lambda)
         self.alpha = nn.Parameter(torch.full((heads,), float(alpha)))
-        self.evaluate(Evaluation(form, approximant, squarings))
+        self.evaluate(ExponentialMethod(form, approximant, squarings))
 
     @classmethod
     def of(cls, config: Any) -> Self:
@@ -48,10 +48,10 @@ class OrthogonalSelfAttention(ProjectedAttention):
             config = replace(config, alpha=default_alpha(config.tokens))
         return super().of(config)
 
-    def evaluation(self) -> Evaluation:
-        return Evaluation(self.form, self.approximant, self.squarings)
+    def evaluation(self) -> ExponentialMethod:
+        return ExponentialMethod(self.form, self.approximant, self.squarings)
 
-    def evaluate(self, how: Evaluation) -> None:
+    def evaluate(self, how: ExponentialMethod) -> None:
         """Evaluate the exponential in this way from now on. TorchScript takes plain attributes alone."""
         self.form, self.approximant, self.squarings = how.form, how.approximant, how.squarings
 

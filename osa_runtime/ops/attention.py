@@ -11,7 +11,7 @@ from typing import Optional, Union  # TorchScript reads these annotations and do
 import torch
 from torch import Tensor
 
-from osa_runtime.exponential import Evaluation
+from osa_runtime.exponential import ExponentialMethod
 from osa_runtime.ops.approximants import plus_identity
 from osa_runtime.ops.checks import check_attention_inputs, check_overflow, check_skew
 from osa_runtime.ops.dense import attention_expm1, dense_change, skew_expm1
@@ -85,7 +85,7 @@ def skew_exponential(s: Tensor, approximant: str = "taylor", squarings: Union[st
 
 
 def _apply(
-    q: Tensor, k: Tensor, v: Tensor, scale: Union[float, Tensor], mask: Optional[Tensor], how: Evaluation
+    q: Tensor, k: Tensor, v: Tensor, scale: Union[float, Tensor], mask: Optional[Tensor], how: ExponentialMethod
 ) -> Tensor:
     """``orthogonal_attention`` without its checks, for callers that have replaced it."""
     return _in_core_type(q, k, v, scale, mask, how.form, how.approximant, how.squarings).to(v.dtype)

@@ -1,7 +1,7 @@
 """A seam for exporters: let a graph show one opaque node where eager would compute.
 
 An exporter that has its own definition of the operator installs a function for the time of a trace; it receives
-q, k, v, scale, mask and the ``Evaluation`` of a call, and returns the node's output.
+q, k, v, scale, mask and the ``ExponentialMethod`` of a call, and returns the node's output.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from osa_runtime.exponential import Evaluation
+from osa_runtime.exponential import ExponentialMethod
 
 Replacement = Callable[..., Tensor]
 
@@ -37,5 +37,5 @@ def intercepted(*arguments: Any) -> Tensor | None:
     if _active:
         for owner, replacement in reversed(_active):
             if owner == threading.get_ident():
-                return replacement(*arguments[:5], Evaluation(*arguments[5:]))
+                return replacement(*arguments[:5], ExponentialMethod(*arguments[5:]))
     return None

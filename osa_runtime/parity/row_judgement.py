@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from osa_runtime.parity.certificate import Verdict
 from osa_runtime.parity.compare import Tolerance
-from osa_runtime.parity.tolerances import FEW, LOST, NORM_SLACK, SHARE
+from osa_runtime.parity.tolerances import EAGER_SHARE, NO_DIGITS_LEFT, NORM_SLACK, UNDECIDED_FACTOR
 
 Values = NDArray[np.float64]
 Measured = Callable[[], Sequence[NDArray[Any]] | None]
@@ -140,21 +140,21 @@ def _values(row: Row, limits: RowLimits, measured: Measured) -> Finding:
     theirs = _eager_distance(row, use, tolerance)
     if theirs is not None:
         reason = f"{reason}; eager's own distance from float64 is {theirs:.2g}"
-        if error <= SHARE * theirs <= LOST:
+        if error <= EAGER_SHARE * theirs <= NO_DIGITS_LEFT:
             return Finding("pass", reason, tolerance.rtol, error)
     runs = measured()
     moves = 0.0 if runs is None else max(_distance(run, runs[0], use, tolerance) for run in runs[1:])
-    verdict, more = _explained(error, max(SHARE * (theirs or 0.0), moves), moves)
+    verdict, more = _explained(error, max(EAGER_SHARE * (theirs or 0.0), moves), moves)
     if verdict == "undecided" and not _plausible(row, runs or ()):
         verdict, more = "fail", "this input has no digits to compare, but its magnitude is not that of such answers"
     return Finding(verdict, f"{reason}; {more}", tolerance.rtol, error)
 
 
 def _explained(error: float, limit: float, moves: float) -> tuple[Verdict, str]:
-    if error <= min(limit, LOST):
+    if error <= min(limit, NO_DIGITS_LEFT):
         return "pass", f"rounding is amplified on this input, and explains up to {limit:.2g}"
-    if limit > LOST:
-        if error <= FEW * limit:
+    if limit > NO_DIGITS_LEFT:
+        if error <= UNDECIDED_FACTOR * limit:
             return "undecided", f"rounding alone makes {limit:.2g} on this input: it has no digits to compare"
         return "fail", f"rounding makes {limit:.2g} on this input, which leaves no digits, but does not explain this"
     known = "" if moves else ", and how much this model amplifies it could not be measured"
@@ -179,7 +179,8 @@ def _plausible(row: Row, runs: Sequence[NDArray[Any]]) -> bool:
     """Whether the row is about as large as the answers of eager, of float64, and of float64 after a change."""
     parties = [row.eager, row.oracle, *runs]
     sizes = [_size(party) for party in parties if party is not None and np.isfinite(party).all()]
-    return not sizes or min(sizes) / FEW <= _size(row.artifact[np.isfinite(row.artifact)]) <= FEW * max(sizes)
+    size = _size(row.artifact[np.isfinite(row.artifact)])
+    return not sizes or min(sizes) / UNDECIDED_FACTOR <= size <= UNDECIDED_FACTOR * max(sizes)
 
 
 def _size(values: NDArray[Any]) -> float:

@@ -43,11 +43,11 @@ DEFECT_SHARE = 4.0
 STRETCH_SHARE = 2.0
 
 # Where rounding explains a distance beyond this, there are no digits to compare, and no verdict is possible.
-LOST = 0.1
+NO_DIGITS_LEFT = 0.1
 # The artifact may be this many times as far from float64 as eager is, where both are beyond the tolerance.
-SHARE = 2.0
+EAGER_SHARE = 2.0
 # Where no digits are left, the artifact is undecided up to this many times what rounding explains, and fails beyond.
-FEW = 4.0
+UNDECIDED_FACTOR = 4.0
 # What a graph computes for ‖S‖₂, and compares with its range, is an upper bound: up to this many times ‖S‖₂.
 NORM_SLACK = 4.0
 # A deep model may amplify whatever is rounded. Where the table does not suffice, the tolerance is how far float64 moves
@@ -61,8 +61,8 @@ INPUT_FACTOR = 4.0
 
 
 def relative_tolerance(format: str, dtype: str, depth: int, norm: float = 0.0) -> float:
-    """How far an output may be from the truth, relative to the largest magnitude in it; never beyond LOST."""
-    return min(LOST, FACTORS[format, dtype] * EPS[dtype] * math.sqrt(1 + depth) * growth(norm))
+    """How far an output may be from the truth, relative to the largest magnitude in it; never beyond NO_DIGITS_LEFT."""
+    return min(NO_DIGITS_LEFT, FACTORS[format, dtype] * EPS[dtype] * math.sqrt(1 + depth) * growth(norm))
 
 
 def rounding_move(dtype: str) -> float:
@@ -77,7 +77,7 @@ def rounding_move_of_inputs(eps: float, depth: int) -> float:
 
 def core_tolerance(dtype: str, norm: float) -> float:
     """The same for one call of orthogonal attention, whose core is always float32; fp16 rounds what comes out."""
-    return min(LOST, CORE_FACTOR * EPS["fp32"] * growth(norm) + (EPS["fp16"] if dtype == "fp16" else 0.0))
+    return min(NO_DIGITS_LEFT, CORE_FACTOR * EPS["fp32"] * growth(norm) + (EPS["fp16"] if dtype == "fp16" else 0.0))
 
 
 def growth(norm: float) -> float:

@@ -15,7 +15,7 @@ from osa_runtime.parity.compare import Tolerance, compare
 from osa_runtime.parity.feeds import Case
 from osa_runtime.parity.judgement import Outputs
 from osa_runtime.runtime.session import Session
-from osa_runtime.verification.inside.insides import Array
+from osa_runtime.verification.inside.model_parts import Array
 
 RunFeeds = Callable[[Mapping[str, Array]], dict[str, Array]]
 
@@ -75,18 +75,18 @@ def _together(found: Mapping[int, Outputs], rows: int) -> Outputs | None:
 MOST_ROWS = 3
 
 
-def check_rows(session: Session, signature: Interface, case: Case, tolerance: Tolerance) -> Check | None:
+def check_rows(session: Session, interface: Interface, case: Case, tolerance: Tolerance) -> Check | None:
     """None where it cannot be asked: no rows, a batch of one only, or NaN in the batch, which other checks report."""
-    batch = signature.batch
+    batch = interface.batch
     outputs = [spec.name for spec in session.outputs if spec.shape[:1] == (batch,)]
-    if batch is None or case.sizes[batch] < 2 or signature.least(batch) > 1 or not outputs:
+    if batch is None or case.sizes[batch] < 2 or interface.least(batch) > 1 or not outputs:
         return None
     name = f"rows ({case.kind})"
     try:
         together = session.run(case.feeds)
         if not all(np.isfinite(x).all() for x in together.values()):
             return None
-        error, row = _worst(session, signature, case, {name: together[name] for name in outputs}, tolerance)
+        error, row = _worst(session, interface, case, {name: together[name] for name in outputs}, tolerance)
     except OsaError as failure:
         return Check(name, False, str(failure))
     passed = error <= tolerance.rtol
@@ -95,28 +95,28 @@ def check_rows(session: Session, signature: Interface, case: Case, tolerance: To
 
 
 def _worst(
-    session: Session, signature: Interface, case: Case, together: Mapping[str, Array], tolerance: Tolerance
+    session: Session, interface: Interface, case: Case, together: Mapping[str, Array], tolerance: Tolerance
 ) -> tuple[float, int]:
-    rows = case.sizes[signature.batch or ""]
+    rows = case.sizes[interface.batch or ""]
     found = []
     for row in sorted({0, rows // 2, rows - 1})[:MOST_ROWS]:
-        length = _real_length(signature, case, row)
-        alone = session.run(_cut_row(case.feeds, signature.inputs, signature, row, length))
-        for name, expected in _cut_row(together, session.outputs, signature, row, length).items():
+        length = _real_length(interface, case, row)
+        alone = session.run(_cut_row(case.feeds, interface.inputs, interface, row, length))
+        for name, expected in _cut_row(together, session.outputs, interface, row, length).items():
             found.append((compare(alone[name], expected, tolerance).error, row))
     return max(found)
 
 
-def _real_length(signature: Interface, case: Case, row: int) -> int | None:
+def _real_length(interface: Interface, case: Case, row: int) -> int | None:
     """How many tokens of the row are real, where the artifact takes that length."""
-    if signature.mask is None or not signature.lengths:
+    if interface.mask is None or not interface.lengths:
         return None
-    real = case.feeds[signature.mask][row]
-    return max(int(real.sum()), signature.least(signature.lengths[0])) if real.ndim == 1 else None
+    real = case.feeds[interface.mask][row]
+    return max(int(real.sum()), interface.least(interface.lengths[0])) if real.ndim == 1 else None
 
 
 def _cut_row(
-    arrays: Mapping[str, Array], specs: Sequence[TensorSpec], signature: Interface, row: int, length: int | None
+    arrays: Mapping[str, Array], specs: Sequence[TensorSpec], interface: Interface, row: int, length: int | None
 ) -> dict[str, Array]:
     """One row of each array that has rows, and of its tokens the first ``length``; the rest as it is."""
     found = {}
@@ -124,7 +124,7 @@ def _cut_row(
         if spec.name not in arrays:
             continue
         cuts = [
-            slice(row, row + 1) if axis == signature.batch else slice(length if axis in signature.lengths else None)
+            slice(row, row + 1) if axis == interface.batch else slice(length if axis in interface.lengths else None)
             for axis in spec.shape
         ]
         found[spec.name] = np.array(arrays[spec.name][tuple(cuts)])

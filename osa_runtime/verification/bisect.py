@@ -14,7 +14,7 @@ from osa_runtime.errors import OsaError
 from osa_runtime.parity.certificate import Bisection, UnitResult
 from osa_runtime.parity.compare import Tolerance
 from osa_runtime.parity.feeds import Case
-from osa_runtime.verification.inside.insides import Array, Insides, Written
+from osa_runtime.verification.inside.model_parts import Array, ModelParts, Written
 from osa_runtime.verification.memory import chunks
 from osa_runtime.verification.parts import Part, partition
 from osa_runtime.verification.unit_checks import UNIT_DEPTH, Parties, behind, check_parts, value_at
@@ -69,7 +69,7 @@ def _reproduced(
     if bisection.alone is None or folder is None:
         return bisection
     result = next(unit for unit in units if unit.unit == bisection.alone)
-    part = next(part for part in partition(parties.insides, parties.eager) if part.name == bisection.alone)
+    part = next(part for part in partition(parties.model_parts, parties.eager) if part.name == bisection.alone)
     limit = Tolerance(result.tolerance, suspicion.tolerance(UNIT_DEPTH).atol)
     try:
         where = write_repro(folder, parties, part, suspicion.case, limit)
@@ -80,12 +80,12 @@ def _reproduced(
 
 def _with_cumulative(results: Sequence[UnitResult], parties: Parties, suspicion: Suspicion) -> Iterator[UnitResult]:
     """With the distance at the end of each part in a run of the whole model, a few parts at a time."""
-    parts = {part.name: part for part in partition(parties.insides, parties.eager)}
+    parts = {part.name: part for part in partition(parties.model_parts, parties.eager)}
     feeds, numbered = suspicion.case.feeds, dict(enumerate(results))
     for numbers in chunks(tuple(numbered), _signal_bytes(parties, list(parts.values()), feeds)):
         some = [parts[numbered[number].unit] for number in numbers]
         try:
-            values = [_signals(party, some, feeds) for party in (parties.insides, parties.eager, parties.oracle)]
+            values = [_signals(party, some, feeds) for party in (parties.model_parts, parties.eager, parties.oracle)]
         except OsaError:
             yield from (numbered[number] for number in numbers)
             continue
@@ -104,7 +104,7 @@ def _signal_bytes(parties: Parties, parts: Sequence[Part], feeds: Mapping[str, A
     return 4 * max((x.nbytes for x in parties.eager.outputs_of(units, feeds).values()), default=1)
 
 
-def _signals(party: Insides, parts: Sequence[Part], feeds: Mapping[str, Array]) -> dict[str, Array]:
+def _signals(party: ModelParts, parts: Sequence[Part], feeds: Mapping[str, Array]) -> dict[str, Array]:
     units, ends = [part.unit for part in parts if part.unit], [part.end for part in parts if isinstance(part.end, str)]
     outputs = party.outputs_of(units, feeds) if units else {}
     inputs = party.inputs_of(ends, feeds) if ends else {}
@@ -193,16 +193,16 @@ def write_repro(folder: Path, parties: Parties, part: Part, case: Case, limit: T
 
 
 def _write_part(folder: Path, parties: Parties, part: Part, case: Case) -> tuple[Written, dict[str, Array]]:
-    eager, oracle, insides = parties.eager, parties.oracle, parties.insides
+    eager, oracle, model_parts = parties.eager, parties.oracle, parties.model_parts
     if part.unit:
         inputs, expected = eager.calls_of([part.unit], case.feeds)[part.unit]
-        written = insides.write_unit(part.unit, inputs, folder, case.feeds)
+        written = model_parts.write_unit(part.unit, inputs, folder, case.feeds)
         return written, {"truth": oracle.call(part.unit, inputs), "eager": expected}
     assert part.end is not None
-    units = [other.unit for other in partition(insides, eager) if other.unit]
+    units = [other.unit for other in partition(model_parts, eager) if other.unit]
     calls = eager.calls_of(units, case.feeds)
     expected, truth = (value_at(party.between(calls, case.feeds), part.end) for party in (eager, oracle))
-    return insides.write_between(part.end, calls, case.feeds, folder), {"truth": truth, "eager": expected}
+    return model_parts.write_between(part.end, calls, case.feeds, folder), {"truth": truth, "eager": expected}
 
 
 def _words(name: str) -> str:

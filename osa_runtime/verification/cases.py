@@ -19,14 +19,14 @@ from osa_runtime.parity.feeds import Case
 from osa_runtime.parity.plan import Planned, essential, further
 from osa_runtime.runtime.input_checks import check_finite_inputs, check_inputs
 from osa_runtime.runtime.session import Session
-from osa_runtime.verification.inside.insides import Array
+from osa_runtime.verification.inside.model_parts import Array
 from osa_runtime.verification.options import VerifyOptions
 
 SECONDS = 20.0  # for what is not essential
 
 
 def widened(
-    signature: Interface,
+    interface: Interface,
     cases: Sequence[Case],
     options: VerifyOptions,
     run: Callable[[Case], None],
@@ -43,16 +43,16 @@ def widened(
     grid = options.batches is None and options.lengths is None
 
     def run_new(planned: Planned) -> None:
-        case = planned.case(signature)
+        case = planned.case(interface)
         if case.name not in known and (nan or not planned.may_be_nan):
             known.add(case.name)
             run(case)
 
-    for planned in essential(signature, middle, options.seed, grid=grid):
+    for planned in essential(interface, middle, options.seed, grid=grid):
         run_new(planned)
-    more = further(signature, middle, width, options.seed) if grid and not options.quick else []
+    more = further(interface, middle, width, options.seed) if grid and not options.quick else []
     left_out = affordable(more, run_new, options.seconds)
-    return described(signature, cases, left_out)
+    return described(interface, cases, left_out)
 
 
 def affordable(planned: Sequence[Planned], run: Callable[[Planned], None], seconds: float | None) -> int:
@@ -70,9 +70,9 @@ def affordable(planned: Sequence[Planned], run: Callable[[Planned], None], secon
     return left_out
 
 
-def described(signature: Interface, cases: Sequence[Case], left_out: int) -> Check:
+def described(interface: Interface, cases: Sequence[Case], left_out: int) -> Check:
     """What the cases cover, in one line."""
-    parts = [f"{len(cases)} cases", *_ranges(cases), *_ids(signature, cases)]
+    parts = [f"{len(cases)} cases", *_ranges(cases), *_ids(interface, cases)]
     if left_out:
         parts.append(f"{left_out} more sizes were left out for time")
     return Check("cases", True, ", ".join(parts))
@@ -84,25 +84,27 @@ def _ranges(cases: Sequence[Case]) -> Iterator[str]:
         yield f"{axis} {min(sizes)} to {max(sizes)} ({len(sizes)} sizes)"
 
 
-def _ids(signature: Interface, cases: Sequence[Case]) -> Iterator[str]:
-    for name, limits in signature.values.items():
+def _ids(interface: Interface, cases: Sequence[Case]) -> Iterator[str]:
+    for name, limits in interface.values.items():
         seen = np.unique(np.concatenate([case.feeds[name].reshape(-1) for case in cases if name in case.feeds]))
-        count, kind = limits["max"] - limits["min"] + 1, "shades" if name in signature.pixels else "ids"
+        count, kind = limits["max"] - limits["min"] + 1, "shades" if name in interface.pixels else "ids"
         yield f"every one of {count} {kind}" if len(seen) == count else f"{len(seen)} of {count} {kind}"
 
 
-ROWS, MOST = 32, 256
+ROWS_PER_CASE, MOST_SAMPLES = 32, 256
 
 
-def data_cases(data: str, session: Session, signature: Interface) -> list[Case]:
+def data_cases(data: str, session: Session, interface: Interface) -> list[Case]:
     """``data`` is what `osa evaluate` takes: the name of a data set, or an .npz of images or inputs, with labels."""
-    samples = read_samples(data).limited(MOST)
-    feeds = samples.feeds(Classifier(str(session.path), signature, session.run))
-    rows = min(ROWS if signature.batch is not None else 1, signature.limit(signature.batch or "") or ROWS)
+    samples = read_samples(data).limited(MOST_SAMPLES)
+    feeds = samples.feeds(Classifier(str(session.path), interface, session.run))
+    rows = min(
+        ROWS_PER_CASE if interface.batch is not None else 1, interface.limit(interface.batch or "") or ROWS_PER_CASE
+    )
     cases = []
     for start in range(0, len(samples) - rows + 1, rows) if len(samples) > rows else [0]:
         cut = {name: array[start : start + rows] for name, array in feeds.items()}
-        cases.append(Case(f"data {start}", signature.sizes(cut), cut))
+        cases.append(Case(f"data {start}", interface.sizes(cut), cut))
     return cases
 
 

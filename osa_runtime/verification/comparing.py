@@ -20,7 +20,7 @@ from osa_runtime.parity.tolerances import EPS, relative_tolerance, rounding_move
 from osa_runtime.verification.answers import answer
 from osa_runtime.verification.bisect import first_wrong
 from osa_runtime.verification.cases import widened
-from osa_runtime.verification.inside.insides import Array, Insides
+from osa_runtime.verification.inside.model_parts import Array, ModelParts
 from osa_runtime.verification.layer_checks import Party, check_layers, norms_by_row, undecided
 from osa_runtime.verification.options import Progress, Run, VerifyOptions, certify, torch_threads
 from osa_runtime.verification.parts import common_units
@@ -62,22 +62,22 @@ class _Comparison:
     ) -> None:
         self.first, self.second, self.options = first, second, options
         self.progress, self.checks = progress, checks
-        self.signature = self._signature()
+        self.interface = self._interface()
         self.cases = list(options.inputs or self._sweep())
         self.outputs: dict[str, Mapping[str, Array]] = {}
-        self.insides, self.reference = first.insides(), second.insides()
+        self.model_parts, self.reference = first.model_parts(), second.model_parts()
 
     def run(self) -> Run:
         try:
             return self._run()
         finally:
-            self.insides.close()
+            self.model_parts.close()
             self.reference.close()
 
     def _run(self) -> Run:
         rules = Rules(
             self._tolerance,
-            self.first.signature.batch,
+            self.first.interface.batch,
             self.first.range_of_norms,
             self._spread,
             reference_norm=self.second.range_of_norms,
@@ -122,9 +122,9 @@ class _Comparison:
         parties = (self.first, self.second)
         return self.options.tolerance(max(relative_tolerance(p.format, p.dtype, depth, norm) for p in parties))
 
-    def _signature(self) -> Interface:
+    def _interface(self) -> Interface:
         """What both take."""
-        mine, theirs = self.first.signature, self.second.signature
+        mine, theirs = self.first.interface, self.second.interface
         limits = {
             axis: {"min": max(mine.least(axis), theirs.least(axis))}
             | _least_limit(mine.limit(axis), theirs.limit(axis))
@@ -135,7 +135,7 @@ class _Comparison:
 
     def _sweep(self) -> Iterator[Case]:
         options = self.options
-        return sweep(self.signature, seed=options.seed, batches=options.batches, lengths=options.lengths)
+        return sweep(self.interface, seed=options.seed, batches=options.batches, lengths=options.lengths)
 
     def _wide(self, rules: Rules) -> list[CaseResult]:
         results: list[CaseResult] = []
@@ -144,7 +144,7 @@ class _Comparison:
             results.append(self._case(case, rules))
             self.cases.append(case)
 
-        self.checks.append(widened(self.signature, self.cases, self.options, run))
+        self.checks.append(widened(self.interface, self.cases, self.options, run))
         return results
 
     def _case(self, case: Case, rules: Rules) -> CaseResult:
@@ -171,20 +171,20 @@ class _Comparison:
         return _in_types(_in_types(case, other), subject)
 
     def _layers(self) -> Iterator[LayerResult]:
-        parties: tuple[tuple[Subject, Insides, Party], ...] = (
-            (self.first, self.insides, "artifact"),
+        parties: tuple[tuple[Subject, ModelParts, Party], ...] = (
+            (self.first, self.model_parts, "artifact"),
             (self.second, self.reference, "reference"),
         )
-        for subject, insides, party in parties:
+        for subject, model_parts, party in parties:
             for kind in LAYER_KINDS:
                 for case in [case for case in self.cases if case.kind == kind][:1]:
                     self.progress(f"layers of {subject.session.path}, {case.name}")
-                    yield from check_layers(insides, self._fed(case, subject), subject.osa, subject.dtype, party)
+                    yield from check_layers(model_parts, self._fed(case, subject), subject.osa, subject.dtype, party)
 
     def _units(self, results: Sequence[CaseResult]) -> tuple[tuple[UnitResult, ...], Bisection | None]:
         """The first part behind which the two differ, on the first case where they do."""
         failed = [index for index, result in enumerate(results) if result.verdict == "fail"]
-        names = common_units(self.insides, self.reference)
+        names = common_units(self.model_parts, self.reference)
         if self.options.bisect is None or not failed or not names or self.first.dtype != self.second.dtype:
             return (), None
         self.progress("bisection")
@@ -192,7 +192,7 @@ class _Comparison:
         size = max(x.nbytes for x in self.reference.outputs_of(names[:3], case.feeds).values())
         empty = [UnitResult(name, None, None, 0.0, True, "not fed alone") for name in names]
         tolerances = {name: self._of_table(4 + 2 * index, norm) for index, name in enumerate(names)}
-        units = tuple(with_cumulative(empty, self.insides, self.reference, None, case, tolerances, size))
+        units = tuple(with_cumulative(empty, self.model_parts, self.reference, None, case, tolerances, size))
         return units, first_wrong(units, case)
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from osa_runtime.errors import ExponentRangeError, RunError
-from osa_runtime.exponential import Evaluation
+from osa_runtime.exponential import ExponentialMethod
 from osa_runtime.exporters.eager import exact_attention
 from osa_runtime.manifest import AttentionSettings
 from osa_runtime.ops.dense import skew_matrix, skew_norm
@@ -27,7 +27,7 @@ from osa_runtime.ops.spectral_norm import masked, spectral_norm
 from osa_runtime.parity.certificate import CaseResult, HeadResult, LayerResult, OutputResult
 from osa_runtime.parity.feeds import Case
 from osa_runtime.parity.tolerances import DEFECT_SHARE, STRETCH_SHARE, core_tolerance
-from osa_runtime.verification.inside.insides import Array, Core, Insides
+from osa_runtime.verification.inside.model_parts import Array, Core, ModelParts
 from osa_runtime.verification.memory import chunks
 
 MOST_TOKENS = 512  # up to here A is formed as a whole, beyond it is probed in as many directions as a head is wide
@@ -36,36 +36,36 @@ Party = Literal["artifact", "eager", "reference"]
 
 
 def check_layers(
-    insides: Insides, case: Case, osa: AttentionSettings | None, dtype: str, party: Party
+    model_parts: ModelParts, case: Case, osa: AttentionSettings | None, dtype: str, party: Party
 ) -> Iterator[LayerResult]:
     """All attention layers on one case, a few at a time; up to the first that is out of range, as NaN goes on there."""
-    for names in chunks(insides.attentions, _core_bytes(insides, case)):
-        for name, core in insides.cores_of(names, case.feeds).items():
-            result = _check(insides, name, core, case.name, osa, dtype, party)
+    for names in chunks(model_parts.attentions, _core_bytes(model_parts, case)):
+        for name, core in model_parts.cores_of(names, case.feeds).items():
+            result = _check(model_parts, name, core, case.name, osa, dtype, party)
             yield result
             if not np.isfinite(core.out).all():
                 return
 
 
-def norms_by_row(insides: Insides, case: Case) -> Array | None:
+def norms_by_row(model_parts: ModelParts, case: Case) -> Array | None:
     """‖S‖₂ of the layer where it is largest; None where no layer shows it, and NaN for a row without a number."""
     found: Array | None = None
-    for names in chunks(insides.attentions, _core_bytes(insides, case)):
-        for core in insides.cores_of(names, case.feeds).values():
+    for names in chunks(model_parts.attentions, _core_bytes(model_parts, case)):
+        for core in model_parts.cores_of(names, case.feeds).values():
             q, k, scale, _ = _tensors(core)
             norms = spectral_norm(q, k, scale).flatten(1).amax(1).numpy()
             found = norms if found is None else np.fmax(found, norms)  # behind a layer of NaN there is only NaN
     return found
 
 
-def _core_bytes(insides: Insides, case: Case) -> int:
-    if not insides.attentions:
+def _core_bytes(model_parts: ModelParts, case: Case) -> int:
+    if not model_parts.attentions:
         return 1
-    core = insides.cores_of(insides.attentions[:1], case.feeds)[insides.attentions[0]]
+    core = model_parts.cores_of(model_parts.attentions[:1], case.feeds)[model_parts.attentions[0]]
     return 4 * core.q.nbytes
 
 
-def _count(core: Core, evaluation: Evaluation, needed: int) -> int:
+def _count(core: Core, evaluation: ExponentialMethod, needed: int) -> int:
     """The squarings as the artifact itself counts them; else as it is exported; else as its formula has them."""
     if core.squarings is not None:
         return core.squarings
@@ -73,11 +73,11 @@ def _count(core: Core, evaluation: Evaluation, needed: int) -> int:
 
 
 def _check(
-    insides: Insides, name: str, core: Core, case: str, osa: AttentionSettings | None, dtype: str, party: Party
+    model_parts: ModelParts, name: str, core: Core, case: str, osa: AttentionSettings | None, dtype: str, party: Party
 ) -> LayerResult:
     q, k, scale, _ = _tensors(core)
     norms = spectral_norm(q, k, scale)
-    evaluation = Evaluation() if osa is None else osa.evaluation
+    evaluation = ExponentialMethod() if osa is None else osa.evaluation
     squarings, bound = squarings_of(q, k, scale, evaluation)
     largest = None if osa is None else osa.largest_norm
     common: dict[str, Any] = dict(
@@ -92,7 +92,7 @@ def _check(
     if not np.isfinite(core.out).all() or (largest is not None and float(norms.max()) > largest):
         return _out_of_range(core, common)
     try:
-        heads, directions = _heads(insides, name, core, norms)
+        heads, directions = _heads(model_parts, name, core, norms)
     except (RunError, ExponentRangeError) as error:
         return LayerResult(**common, heads=(), passed=False, reason=str(error))
     reason = _reason(heads, common["tolerance"])
@@ -117,9 +117,9 @@ def _out_of_range(core: Core, common: dict[str, Any]) -> LayerResult:
     return LayerResult(**common, heads=(), passed=False, reason=f"{cause} holds NaN or Inf")
 
 
-def _heads(insides: Insides, name: str, core: Core, norms: Tensor) -> tuple[tuple[HeadResult, ...], int | None]:
+def _heads(model_parts: ModelParts, name: str, core: Core, norms: Tensor) -> tuple[tuple[HeadResult, ...], int | None]:
     count = core.q.shape[-3] if core.q.ndim > 3 else 1  # a call without an axis of heads has one
-    defects, directions = _defects(insides, name, core)
+    defects, directions = _defects(model_parts, name, core)
     defects, ratios, errors = (values.reshape(-1, count) for values in (defects, _ratios(core), _errors(core)))
     norms = norms.reshape(-1, count)
     heads = tuple(
@@ -135,27 +135,29 @@ def _heads(insides: Insides, name: str, core: Core, norms: Tensor) -> tuple[tupl
     return heads, directions
 
 
-def _defects(insides: Insides, name: str, core: Core) -> tuple[Array, int | None]:
+def _defects(model_parts: ModelParts, name: str, core: Core) -> tuple[Array, int | None]:
     """‖AᵀA − I‖₂ for each entry and head, A column block by column block through the layer itself."""
     tokens, width = core.v.shape[-2:]
     if tokens > MOST_TOKENS:
         frame = np.linalg.qr(np.random.default_rng(0).standard_normal((tokens, width)))[0]
-        a, directions = _attend(insides, name, core, frame), width
+        a, directions = _apply_attention(model_parts, name, core, frame), width
         gram_of_frame = frame.T @ frame
     else:
-        blocks = [_attend(insides, name, core, np.eye(tokens)[:, i : i + width]) for i in range(0, tokens, width)]
+        blocks = [
+            _apply_attention(model_parts, name, core, np.eye(tokens)[:, i : i + width]) for i in range(0, tokens, width)
+        ]
         a, directions = np.concatenate(blocks, -1), None
         gram_of_frame = np.eye(tokens)
     gram = np.swapaxes(a, -1, -2) @ a - gram_of_frame
     return np.abs(np.linalg.eigvalsh(gram)).max(-1), directions
 
 
-def _attend(insides: Insides, name: str, core: Core, columns: Array) -> Array:
+def _apply_attention(model_parts: ModelParts, name: str, core: Core, columns: Array) -> Array:
     """A times these columns, which are filled up to the width of the layer's own values."""
     count, width = columns.shape[1], core.v.shape[-1]
     filled = np.pad(columns, ((0, 0), (0, width - count)))
     v = np.ascontiguousarray(np.broadcast_to(filled, core.v.shape).astype(core.v.dtype))
-    out = insides.attend(name, core, v)[..., :count].astype(np.float64)
+    out = model_parts.apply_attention(name, core, v)[..., :count].astype(np.float64)
     if not np.isfinite(out).all():
         raise RunError(f"exp(S) of {name} holds NaN or Inf for queries and keys of its own run.")
     return out
@@ -207,7 +209,7 @@ def _tensors(core: Core) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     return q, k, scale, mask
 
 
-def squarings_of(q: Tensor, k: Tensor, scale: Tensor, evaluation: Evaluation) -> tuple[int, float]:
+def squarings_of(q: Tensor, k: Tensor, scale: Tensor, evaluation: ExponentialMethod) -> tuple[int, float]:
     """The number of squarings that these queries and keys need, and the upper bound of ‖S‖₂ that decides it."""
     q64, k64, c = q.to(torch.float64), k.to(torch.float64), scale.to(torch.float64)[..., None, None]
     dense = evaluation.form == "dense" or (evaluation.form == "auto" and q.size(-2) <= 2 * q.size(-1))
@@ -223,7 +225,7 @@ def squarings_of(q: Tensor, k: Tensor, scale: Tensor, evaluation: Evaluation) ->
     return int(squarings_needed(norm, theta, False)), float(norm.amax())
 
 
-def _takes_steps(q: Tensor, k: Tensor, c: Tensor, evaluation: Evaluation) -> bool:
+def _takes_steps(q: Tensor, k: Tensor, c: Tensor, evaluation: ExponentialMethod) -> bool:
     """Whether the low-rank form stays in float32, where it takes steps of a polynomial instead of squarings."""
     if evaluation.is_fixed or evaluation.approximant == "pade":
         return False
@@ -232,11 +234,13 @@ def _takes_steps(q: Tensor, k: Tensor, c: Tensor, evaluation: Evaluation) -> boo
     return int(precision_level(norm, is_in_doubt(m, w, norm))) < 2
 
 
-def excused(result: CaseResult, case: Case, insides: Insides, osa: AttentionSettings | None, dtype: str) -> CaseResult:
+def undecided_beyond_range(
+    result: CaseResult, case: Case, model_parts: ModelParts, osa: AttentionSettings | None, dtype: str
+) -> CaseResult:
     """The same result, undecided where a layer was given more than it was exported for and gave NaN."""
     if result.verdict != "fail" or not all(output.name for output in result.outputs):
         return result
-    layers = check_layers(insides, case, osa, dtype, "artifact")
+    layers = check_layers(model_parts, case, osa, dtype, "artifact")
     reason = next((f"{layer.layer}: {layer.reason}" for layer in layers if layer.passed and not layer.heads), None)
     if reason is None:
         return result

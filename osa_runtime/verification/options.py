@@ -16,7 +16,7 @@ from osa_runtime.parity.certificate import Certificate
 from osa_runtime.parity.compare import Tolerance
 from osa_runtime.parity.feeds import Case
 from osa_runtime.runtime.device import Where
-from osa_runtime.verification.inside.insides import Array
+from osa_runtime.verification.inside.model_parts import Array
 
 Progress = Callable[[str], None]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from osa_runtime.parity.feeds import Case
-from osa_runtime.verification.inside.eager_insides import EagerInsides
-from osa_runtime.verification.inside.insides import Insides
+from osa_runtime.verification.inside.eager_parts import EagerParts
+from osa_runtime.verification.inside.model_parts import ModelParts
 
 ORDINARY = ("random", "padded", "given")
 
@@ -26,20 +26,20 @@ class Part:
     end: str | int | None = None
 
 
-def common_units(insides: Insides, eager: Insides) -> tuple[str, ...]:
-    return tuple(unit for unit in eager.units if unit in set(insides.units))
+def common_units(model_parts: ModelParts, eager: ModelParts) -> tuple[str, ...]:
+    return tuple(unit for unit in eager.units if unit in set(model_parts.units))
 
 
 def innermost(units: Sequence[str]) -> tuple[str, ...]:
     return tuple(unit for unit in units if not any(other.startswith(f"{unit}.") for other in units))
 
 
-def partition(insides: Insides, eager: EagerInsides) -> tuple[Part, ...]:
+def partition(model_parts: ModelParts, eager: EagerParts) -> tuple[Part, ...]:
     """In the order of execution. Modules that only eager shows are on the way to the next one, which names them."""
-    return tuple(_parts(innermost(common_units(insides, eager)), eager))
+    return tuple(_parts(innermost(common_units(model_parts, eager)), eager))
 
 
-def _parts(shared: Sequence[str], eager: EagerInsides) -> Iterator[Part]:
+def _parts(shared: Sequence[str], eager: EagerParts) -> Iterator[Part]:
     start, hidden = ", ".join(eager.party.inputs), list[str]()
     for unit in innermost(eager.units):
         if unit in shared:

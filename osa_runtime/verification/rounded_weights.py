@@ -26,7 +26,7 @@ from osa_runtime.parity.certificate import Check
 from osa_runtime.parity.compare import compare
 from osa_runtime.parity.feeds import Case
 from osa_runtime.parity.sensitivity import SAMPLES
-from osa_runtime.parity.tolerances import FEW, rounding_move
+from osa_runtime.parity.tolerances import UNDECIDED_FACTOR, rounding_move
 from osa_runtime.quantization.selection import PRODUCTS
 
 Array = NDArray[Any]
@@ -90,7 +90,7 @@ def check_rounding(original: Eager, after: Eager, case: Case, tolerance: float |
     if tolerance is None:
         return Check("rounding", True, f"{said}, and are compared after it")
     runs = (original.moved(case.feeds, rounding_move("w8a8"), seed, True) for seed in range(SAMPLES))
-    limit = FEW * max(tolerance, *(_distance(run, before) for run in runs))
+    limit = UNDECIDED_FACTOR * max(tolerance, *(_distance(run, before) for run in runs))
     if moves <= limit:
         return Check("rounding", True, f"{said}, where 8 bits explain up to {limit:.2g}, and are compared after it")
     advice = "the recorded ranges do not fit such inputs; if they fit others, verify with data=… of that kind"

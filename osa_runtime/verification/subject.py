@@ -16,7 +16,7 @@ from osa_runtime.manifest import AttentionSettings
 from osa_runtime.parity.certificate import Check
 from osa_runtime.runtime.device import Where
 from osa_runtime.runtime.session import Session, load
-from osa_runtime.verification.inside.insides import Insides
+from osa_runtime.verification.inside.model_parts import ModelParts
 
 UNKNOWN_DEPTH = 64  # for a model file alone: as many matrices as ten layers have
 
@@ -86,7 +86,7 @@ class Subject:
         return None if self.osa is None else self.osa.largest_norm
 
     @property
-    def signature(self) -> Interface:
+    def interface(self) -> Interface:
         """What inputs can be made from."""
         if any(spec.dtype == ANY_DTYPE for spec in self.inputs):
             raise InputError(
@@ -95,8 +95,8 @@ class Subject:
             )
         return replace(self.session.interface, inputs=self.inputs)
 
-    def insides(self) -> Insides:
-        found: Insides = FORMATS[self.format].part("insides")(self.session, self.where.threads)
+    def model_parts(self) -> ModelParts:
+        found: ModelParts = FORMATS[self.format].part("model_parts")(self.session, self.where.threads)
         return found
 
     def describe(self) -> dict[str, Any]:

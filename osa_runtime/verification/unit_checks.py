@@ -16,9 +16,9 @@ from osa_runtime.parity.certificate import UnitResult
 from osa_runtime.parity.compare import Comparison, Tolerance, compare
 from osa_runtime.parity.feeds import Case
 from osa_runtime.parity.sensitivity import SAMPLES
-from osa_runtime.parity.tolerances import LOST, SHARE
-from osa_runtime.verification.inside.eager_insides import EagerInsides
-from osa_runtime.verification.inside.insides import Array, Calls, Glue, Insides
+from osa_runtime.parity.tolerances import EAGER_SHARE, NO_DIGITS_LEFT
+from osa_runtime.verification.inside.eager_parts import EagerParts
+from osa_runtime.verification.inside.model_parts import Array, Calls, Glue, ModelParts
 from osa_runtime.verification.memory import chunks
 from osa_runtime.verification.parts import Part, partition
 
@@ -33,15 +33,15 @@ class Parties:
     ``move`` is how much rounding changes weights and inputs; None where amplified rounding excuses nothing.
     """
 
-    insides: Insides
-    eager: EagerInsides
-    oracle: EagerInsides
+    model_parts: ModelParts
+    eager: EagerParts
+    oracle: EagerParts
     move: float | None = None
 
 
 def check_parts(parties: Parties, case: Case, tolerance: Tolerance) -> Iterator[UnitResult]:
     """All parts on one case, in the order of execution."""
-    parts = partition(parties.insides, parties.eager)
+    parts = partition(parties.model_parts, parties.eager)
     calls = parties.eager.calls_of([part.unit for part in parts if part.unit], case.feeds)
     if not calls:
         return
@@ -78,7 +78,7 @@ class _Ways:
             {unit: mask for unit, (inputs, _) in calls.items() for mask in inputs[1:]},
         )
         try:
-            self.actual: Glue | str = parties.insides.between(calls, case.feeds)
+            self.actual: Glue | str = parties.model_parts.between(calls, case.feeds)
         except OsaError as error:
             self.actual = str(error)
 
@@ -118,8 +118,8 @@ def _check_unit(
 ) -> UnitResult:
     inputs, expected = call
     try:
-        actual = parties.insides.call(part.unit, inputs, case.feeds)
-        too_large = parties.insides.overflow(part.unit, inputs) if actual.dtype == np.float16 else None
+        actual = parties.model_parts.call(part.unit, inputs, case.feeds)
+        too_large = parties.model_parts.overflow(part.unit, inputs) if actual.dtype == np.float16 else None
     except OsaError as error:
         return UnitResult(part.name, None, None, tolerance.rtol, False, str(error), case=case.name)
     truth = parties.oracle.call(part.unit, inputs)
@@ -132,7 +132,7 @@ def _check_unit(
 def _judged(name: str, actual: Array, expected: Array, truth: Array, case: Case, tolerance: Tolerance) -> UnitResult:
     """Within the tolerance of the truth, or about as far from it as eager is."""
     mine, theirs = (compare_with(values, truth, tolerance) for values in (actual, expected))
-    limit = max(tolerance.rtol, SHARE * theirs.error) if np.isfinite(theirs.error) else tolerance.rtol
+    limit = max(tolerance.rtol, EAGER_SHARE * theirs.error) if np.isfinite(theirs.error) else tolerance.rtol
     passed = bool(mine.error <= limit)
     return UnitResult(name, _finite(mine.error), _finite(theirs.error), limit, passed, mine.reason, case=case.name)
 
@@ -144,7 +144,7 @@ def _reconsidered(result: UnitResult, part: Part, parties: Parties, inputs: Sequ
     truth, amount = parties.oracle.call(part.unit, inputs), parties.move
     changed = (parties.oracle.moved_call(part.unit, inputs, amount, seed) for seed in range(SAMPLES))
     limit = max(compare_with(values, truth, Tolerance(0.0)).error for values in changed)
-    if not result.alone <= limit < LOST:
+    if not result.alone <= limit < NO_DIGITS_LEFT:
         return result
     reason = f"{result.reason}; rounding, as this part amplifies it, explains up to {limit:.2g}"
     return dataclasses.replace(result, tolerance=limit, passed=True, reason=reason)
@@ -179,9 +179,9 @@ def _worst_row(actual: Array, truth: Array) -> slice:
 
 def with_cumulative(
     results: Sequence[UnitResult],
-    insides: Insides,
-    reference: Insides,
-    oracle: Insides | None,
+    model_parts: ModelParts,
+    reference: ModelParts,
+    oracle: ModelParts | None,
     case: Case,
     tolerances: Mapping[str, Tolerance],
     bytes_each: int,
@@ -189,7 +189,7 @@ def with_cumulative(
     """The same results with the distance at the end of each unit in a run of the whole model, a few at a time."""
     by_name = {result.unit: result for result in results}
     for names in chunks(tuple(by_name), 3 * bytes_each):
-        actual, expected = insides.outputs_of(names, case.feeds), reference.outputs_of(names, case.feeds)
+        actual, expected = model_parts.outputs_of(names, case.feeds), reference.outputs_of(names, case.feeds)
         truth = expected if oracle is None else oracle.outputs_of(names, case.feeds)
         for name in names:
             yield behind(by_name[name], actual[name], expected[name], truth[name], tolerances[name])
@@ -197,7 +197,7 @@ def with_cumulative(
 
 def behind(result: UnitResult, actual: Array, expected: Array, truth: Array, tolerance: Tolerance) -> UnitResult:
     mine, theirs = (compare_with(values, truth, tolerance) for values in (actual, expected))
-    close = bool(mine) or (bool(np.isfinite(mine.error)) and mine.error <= SHARE * theirs.error)
+    close = bool(mine) or (bool(np.isfinite(mine.error)) and mine.error <= EAGER_SHARE * theirs.error)
     return dataclasses.replace(
         result, cumulative=_finite(mine.error), cumulative_tolerance=mine.tolerance, cumulative_passed=close
     )

@@ -23,9 +23,9 @@ from osa_runtime.verification.answers import answer, check_rows, reference_answe
 from osa_runtime.verification.bisect import Suspicion, bisect
 from osa_runtime.verification.cases import data_cases, widened
 from osa_runtime.verification.expectation import Expectation, check_interface, check_weights, fill_in
-from osa_runtime.verification.inside.eager_insides import EagerInsides
-from osa_runtime.verification.inside.insides import Array, Insides
-from osa_runtime.verification.layer_checks import check_layers, excused
+from osa_runtime.verification.inside.eager_parts import EagerParts
+from osa_runtime.verification.inside.model_parts import Array, ModelParts
+from osa_runtime.verification.layer_checks import check_layers, undecided_beyond_range
 from osa_runtime.verification.options import Progress, Run, VerifyOptions, certify, torch_threads
 from osa_runtime.verification.parts import part_cases
 from osa_runtime.verification.precision import check_precision
@@ -151,13 +151,13 @@ class _Verification:
         if self.options.inputs is None:
             results += self._wide(rules)
         self._check_rows(results)
-        insides = self.subject.insides()
+        model_parts = self.subject.model_parts()
         try:
-            results = self._excused(results, insides)
-            layers = tuple(self._layers(insides))
-            units, bisection = self._units(insides, results, layers)
+            results = self._undecided_beyond_range(results, model_parts)
+            layers = tuple(self._layers(model_parts))
+            units, bisection = self._units(model_parts, results, layers)
         finally:
-            insides.close()
+            model_parts.close()
         self.checks += self.subject.changes()
         certificate = certify(
             self.options,
@@ -203,10 +203,10 @@ class _Verification:
         original = Eager(self.expected.unrounded, self.oracle.inputs, self.oracle.outputs, "fp64")
         plain = [case for case in self.cases if case.kind.startswith(("random", "given"))][-1:]
         data = [case for case in self.cases if case.kind.startswith("data")][:1]
-        signature = self._signature()
-        if not data and signature.pixels and plain:
+        interface = self._interface()
+        if not data and interface.pixels and plain:
             sizes = plain[0].sizes
-            data = [Case("strokes", sizes, sample_inputs(signature, sizes, "strokes", self.options.seed))]
+            data = [Case("strokes", sizes, sample_inputs(interface, sizes, "strokes", self.options.seed))]
         judged = self._of_table(self.expected.depth).rtol if self.dtype == "w8a8" else None
         yield from (check_rounding(original, self.oracle, case, judged) for case in (data or plain))
 
@@ -214,7 +214,7 @@ class _Verification:
         if self.options.inputs is not None:
             return self.options.inputs
         return sweep(
-            self._signature(),
+            self._interface(),
             seed=self.options.seed,
             width=self.expected.width if self.expected is not None else None,
             batches=self.options.batches,
@@ -223,11 +223,11 @@ class _Verification:
 
     def _data(self) -> list[Case]:
         return (
-            [] if self.options.data is None else data_cases(self.options.data, self.subject.session, self._signature())
+            [] if self.options.data is None else data_cases(self.options.data, self.subject.session, self._interface())
         )
 
-    def _signature(self) -> Interface:
-        known, expected = self.subject.signature, self.expected
+    def _interface(self) -> Interface:
+        known, expected = self.subject.interface, self.expected
         axes = known.axes or (expected.axes if expected is not None else {})
         return dataclasses.replace(
             known, axes=axes, values=known.values or (expected.values if expected is not None else {})
@@ -242,7 +242,7 @@ class _Verification:
             self.cases.append(case)
 
         width = self.expected.width if self.expected is not None else None
-        covered = widened(self._signature(), self.cases, self.options, run, width=width, nan=self.eager is not None)
+        covered = widened(self._interface(), self.cases, self.options, run, width=width, nan=self.eager is not None)
         self.checks.append(covered)
         return results
 
@@ -271,24 +271,24 @@ class _Verification:
             known = all(spec.dtype != ANY_DTYPE for spec in self.subject.inputs)
             for index in [i for i, case in enumerate(self.cases) if case.kind == kind and known][-1:]:
                 tolerance = self._tolerance(results[index].norm or 0.0)
-                check = check_rows(self.subject.session, self.subject.signature, self.cases[index], tolerance)
+                check = check_rows(self.subject.session, self.subject.interface, self.cases[index], tolerance)
                 self.checks += [check] if check else []
 
-    def _excused(self, results: Sequence[CaseResult], insides: Insides) -> list[CaseResult]:
+    def _undecided_beyond_range(self, results: Sequence[CaseResult], model_parts: ModelParts) -> list[CaseResult]:
         subject = self.subject
         if self.oracle is not None or self.options.outputs is not None or subject.largest_norm is None:
             return list(results)
         pairs = zip(results, self.cases, strict=True)
-        return [excused(result, case, insides, subject.osa, subject.dtype) for result, case in pairs]
+        return [undecided_beyond_range(result, case, model_parts, subject.osa, subject.dtype) for result, case in pairs]
 
-    def _layers(self, insides: Insides) -> Iterator[LayerResult]:
-        if self.subject.osa and not insides.attentions:
+    def _layers(self, model_parts: ModelParts) -> Iterator[LayerResult]:
+        if self.subject.osa and not model_parts.attentions:
             self.notes.append("no call of orthogonal attention can be seen inside the artifact; none was checked")
-        for number, case in enumerate(self._chosen(LAYER_KINDS) if insides.attentions else ()):
+        for number, case in enumerate(self._chosen(LAYER_KINDS) if model_parts.attentions else ()):
             self.progress(f"layers, {case.name}")
-            yield from check_layers(insides, case, self.subject.osa, self.subject.dtype, "artifact")
+            yield from check_layers(model_parts, case, self.subject.osa, self.subject.dtype, "artifact")
             if self.eager is not None and number == 0:
-                yield from check_layers(EagerInsides(self.eager, case.feeds), case, None, self.subject.dtype, "eager")
+                yield from check_layers(EagerParts(self.eager, case.feeds), case, None, self.subject.dtype, "eager")
 
     def _chosen(self, kinds: Sequence[str]) -> list[Case]:
         """One case of each kind, with two rows where there is one: the layers do not need more. At least one case."""
@@ -299,15 +299,15 @@ class _Verification:
         return list(found.values()) or self.cases[:1]
 
     def _units(
-        self, insides: Insides, results: Sequence[CaseResult], layers: Sequence[LayerResult]
+        self, model_parts: ModelParts, results: Sequence[CaseResult], layers: Sequence[LayerResult]
     ) -> tuple[tuple[UnitResult, ...], Bisection | None]:
         """Every part on a few cases; and where anything is wrong, on the cases on which it is."""
         if self.expected is None or self.eager is None or self.oracle is None:
             return (), None
         cases = part_cases(self.cases, 2 * (self.expected.width or UNKNOWN_WIDTH))
-        eager, oracle = (EagerInsides(party, cases[0].feeds) for party in (self.eager, self.oracle))
+        eager, oracle = (EagerParts(party, cases[0].feeds) for party in (self.eager, self.oracle))
         unmoved = self.options.rtol is not None or self.dtype in ("w8", "w8a8")
-        parties = Parties(insides, eager, oracle, None if unmoved else rounding_move(self.dtype))
+        parties = Parties(model_parts, eager, oracle, None if unmoved else rounding_move(self.dtype))
         units = list[UnitResult]()
         for case in cases:
             self.progress(f"parts, {case.name}")

@@ -1,4 +1,4 @@
-"""Inputs respect the signature whatever it is, and every kind is what it says."""
+"""Inputs respect the interface whatever it is, and every kind is what it says."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TYPES = st.sampled_from(["float32", "float16", "float64", "int64", "int32", "uin
 
 
 @st.composite
-def signatures(draw: Any) -> Interface:
+def interfaces(draw: Any) -> Interface:
     count = draw(st.integers(1, 3))
     specs = tuple(TensorSpec(f"in/{i}", draw(TYPES), draw(SHAPES)) for i in range(count))
     axes = {}
@@ -36,28 +36,28 @@ def signatures(draw: Any) -> Interface:
 
 
 @settings(max_examples=150, deadline=None)
-@given(signatures(), st.integers(0, 2**32))
-def test_every_case_fits_its_signature(signature: Interface, seed: int) -> None:
-    cases = list(sweep(signature, seed=seed, width=4))
+@given(interfaces(), st.integers(0, 2**32))
+def test_every_case_fits_its_interface(interface: Interface, seed: int) -> None:
+    cases = list(sweep(interface, seed=seed, width=4))
     assert len({case.name for case in cases}) == len(cases)
     for case in cases:
-        assert list(case.feeds) == [spec.name for spec in signature.inputs]
-        for spec in signature.inputs:
-            _check(case, spec, signature)
+        assert list(case.feeds) == [spec.name for spec in interface.inputs]
+        for spec in interface.inputs:
+            _check(case, spec, interface)
 
 
-def _check(case: Case, spec: TensorSpec, signature: Interface) -> None:
+def _check(case: Case, spec: TensorSpec, interface: Interface) -> None:
     array = case.feeds[spec.name]
     assert array.dtype == spec.dtype
     assert array.shape == tuple(axis if isinstance(axis, int) else case.sizes[axis] for axis in spec.shape)
     for axis, size in case.sizes.items():
-        assert signature.least(axis) <= size
-        assert size <= (signature.limit(axis) or size)
-    limits = signature.values.get(spec.name)
+        assert interface.least(axis) <= size
+        assert size <= (interface.limit(axis) or size)
+    limits = interface.values.get(spec.name)
     if limits:
         assert limits["min"] <= array.min()
         assert array.max() <= limits["max"]
-    if spec.name == signature.mask:
+    if spec.name == interface.mask:
         assert array.any(-1).all()
     if array.dtype.kind == "f":
         assert np.isfinite(array).all()
@@ -95,9 +95,9 @@ def test_one_row_is_padded_too() -> None:
 
 @pytest.mark.parametrize("shape", [(), ("batch",)], ids=["scalar", "one per row"])
 def test_a_boolean_without_tokens_is_no_mask(shape: tuple[str, ...]) -> None:
-    signature = Interface((TensorSpec("x", "float32", ("batch", 4)), TensorSpec("flag", "bool", shape)))
-    assert signature.mask is None
-    assert all(case.feeds["flag"].all() for case in sweep(signature))
+    interface = Interface((TensorSpec("x", "float32", ("batch", 4)), TensorSpec("flag", "bool", shape)))
+    assert interface.mask is None
+    assert all(case.feeds["flag"].all() for case in sweep(interface))
 
 
 def test_mixed_rows_differ_by_magnitudes() -> None:
@@ -114,6 +114,6 @@ def test_parallel_tokens_are_almost_alike() -> None:
 
 @pytest.mark.parametrize("size", [10**13, 2**62], ids=["memory", "64 bits"])
 def test_sizes_that_do_not_fit_into_memory_are_refused(size: int) -> None:
-    signature = Interface((TensorSpec("x", "float32", ("batch", 64)),))
+    interface = Interface((TensorSpec("x", "float32", ("batch", 64)),))
     with pytest.raises(InputError, match="do not fit into memory"):
-        sample_inputs(signature, {"batch": size}, "random", 0)
+        sample_inputs(interface, {"batch": size}, "random", 0)

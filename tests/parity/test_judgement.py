@@ -14,7 +14,7 @@ from osa_runtime.parity.feeds import Case
 from osa_runtime.parity.judgement import Answers, Rules, judge
 from osa_runtime.parity.row_judgement import Finding, Row, RowLimits, judge_row
 from osa_runtime.parity.sensitivity import Spread
-from osa_runtime.parity.tolerances import FEW, LOST, SHARE
+from osa_runtime.parity.tolerances import EAGER_SHARE, NO_DIGITS_LEFT, UNDECIDED_FACTOR
 
 RTOL = 1e-5
 LIMITS = RowLimits(Tolerance(RTOL), largest_norm=1000.0)
@@ -52,12 +52,12 @@ def test_nothing_is_excused_beyond_a_few_times_what_rounding_explains(
     seed: int, theirs: float, moves: float, off: float
 ) -> None:
     truth = values(seed)
-    explained = max(SHARE * theirs, moves)
+    explained = max(EAGER_SHARE * theirs, moves)
     found = judged(truth * (1 + off), truth, theirs, moves)
-    if off > FEW * max(explained, RTOL) * 1.001:
+    if off > UNDECIDED_FACTOR * max(explained, RTOL) * 1.001:
         assert found.verdict == "fail"
     if found.verdict == "undecided":
-        assert explained > LOST
+        assert explained > NO_DIGITS_LEFT
     if found.verdict == "pass":
         assert off <= max(explained, RTOL) * 1.001
 

@@ -30,8 +30,8 @@ IMAGES = Interface((TensorSpec("images", "float32", ("batch", 1, 8, 8)),), pixel
 MIDDLE = {"batch": 2, "tokens": 16}
 
 
-def whole(signature: Interface, middle: dict[str, int], width: int = 8) -> list[Planned]:
-    return essential(signature, middle, 0, grid=True) + further(signature, middle, width, 0)
+def whole(interface: Interface, middle: dict[str, int], width: int = 8) -> list[Planned]:
+    return essential(interface, middle, 0, grid=True) + further(interface, middle, width, 0)
 
 
 def test_batches_go_beyond_what_the_server_makes() -> None:
@@ -93,12 +93,12 @@ def ranges(draw: Any) -> dict[str, dict[str, int]]:
 @settings(max_examples=25, deadline=None)
 @given(ranges(), st.sampled_from([FEATURES.inputs, WORDS.inputs]), st.booleans())
 def test_every_planned_case_fits(axes: dict[str, dict[str, int]], inputs: Any, grid: bool) -> None:
-    signature = Interface(inputs, axes=axes, values={"tokens": {"min": 0, "max": 20}})
+    interface = Interface(inputs, axes=axes, values={"tokens": {"min": 0, "max": 20}})
     middle = {axis: limits["min"] for axis, limits in axes.items()}
-    plan = essential(signature, middle, 0, grid=grid) + further(signature, middle, 8, 0)
-    assert len({(one.kind, *one.sizes.values()) for one in essential(signature, middle, 0, grid=grid)}) <= len(plan)
+    plan = essential(interface, middle, 0, grid=grid) + further(interface, middle, 8, 0)
+    assert len({(one.kind, *one.sizes.values()) for one in essential(interface, middle, 0, grid=grid)}) <= len(plan)
     for one in plan[::7]:
-        case = one.case(signature)
+        case = one.case(interface)
         for spec in inputs:
             assert case.feeds[spec.name].dtype == spec.dtype
             assert case.feeds[spec.name].shape[:2] == (case.sizes["batch"], case.sizes["tokens"])

@@ -45,13 +45,13 @@ def test_the_usual_sizes_keep_to_the_range_of_an_axis() -> None:
         assert 3 <= size["tokens"] <= 9
 
 
-@pytest.mark.parametrize("signature", [UNBATCHED, FIXED_ROWS], ids=["no batch", "fixed batch"])
-def test_a_length_alone_is_no_batch(signature: Interface) -> None:
-    assert signature.batch is None
-    assert [size["tokens"] for size in all_sizes(signature, 4, None, None)] == [1, 7, 8, 9, 19]
-    assert all_sizes(signature, None, None, [6]) == [{"tokens": 6}]
+@pytest.mark.parametrize("interface", [UNBATCHED, FIXED_ROWS], ids=["no batch", "fixed batch"])
+def test_a_length_alone_is_no_batch(interface: Interface) -> None:
+    assert interface.batch is None
+    assert [size["tokens"] for size in all_sizes(interface, 4, None, None)] == [1, 7, 8, 9, 19]
+    assert all_sizes(interface, None, None, [6]) == [{"tokens": 6}]
     with pytest.raises(InputError, match=r"batches='.*' was given, but the model has no dynamic axis"):
-        all_sizes(signature, None, [1], None)
+        all_sizes(interface, None, [1], None)
 
 
 def test_a_static_model_has_one_size() -> None:

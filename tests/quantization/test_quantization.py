@@ -26,7 +26,7 @@ from osa_runtime.quantization.selection import Selection, select
 from osa_runtime.quantization.weights import quantize_products
 from osa_runtime.runtime.session import load
 from osa_runtime.verification import VerifyOptions, compare_artifacts, verify
-from osa_runtime.verification.inside.onnx_insides import OnnxInsides
+from osa_runtime.verification.inside.onnx_parts import OnnxParts
 from small_models import feeds
 
 Exported = Callable[[str, str], Path]
@@ -84,7 +84,7 @@ def test_functions_interface_and_parts_stay(small: tuple[str, str, quantizing.Qu
     assert (input_specs(before), output_specs(before)) == (input_specs(after), output_specs(after))
     kept = ("inputs", "outputs", "axes", "values", "osa", "attentions", "parameters", "source", "depth")
     assert all(getattr(result.manifest, name) == getattr(source.manifest, name) for name in kept)
-    assert OnnxInsides(result.model_path).units == OnnxInsides(source.model_path).units
+    assert OnnxParts(result.model_path).units == OnnxParts(source.model_path).units
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -34,7 +34,7 @@ class Named:
 
 
 def test_a_sweep_comes_back(encoder: Session, tmp_path: Path) -> None:
-    cases = list(sweep(Subject(encoder, Where(), {}).signature, width=8))
+    cases = list(sweep(Subject(encoder, Where(), {}).interface, width=8))
     write_cases(tmp_path / "in.npz", cases)
     found = read_cases(tmp_path / "in.npz", encoder)
     assert [(case.kind, case.sizes, case.name) for case in found] == [(c.kind, c.sizes, c.name) for c in cases]

@@ -42,6 +42,6 @@ def test_inputs_of_sequences_in_a_file(deep: Callable[..., Path], tmp_path: Path
     ids = np.random.default_rng(0).integers(0, 11, (40, 7))
     np.savez(tmp_path / "own.npz", tokens=ids, mask=np.ones((40, 7), bool), y=np.arange(40) % 3)
     with load(deep("encoder")) as session:
-        signature = session.interface
-        (case,) = data_cases(str(tmp_path / "own.npz"), session, signature)
+        interface = session.interface
+        (case,) = data_cases(str(tmp_path / "own.npz"), session, interface)
     assert case.sizes == {"batch": 32, "tokens": 7}

@@ -23,8 +23,8 @@ from osa_runtime.parity.feeds import Case
 from osa_runtime.runtime.device import Where
 from osa_runtime.verification import VerifyOptions, verify
 from osa_runtime.verification.bisect import Suspicion, _write_part, bisect
-from osa_runtime.verification.inside.eager_insides import EagerInsides
-from osa_runtime.verification.inside.onnx_insides import OnnxInsides
+from osa_runtime.verification.inside.eager_parts import EagerParts
+from osa_runtime.verification.inside.onnx_parts import OnnxParts
 from osa_runtime.verification.inside.onnx_slicing import GraphIndex
 from osa_runtime.verification.parts import partition
 from osa_runtime.verification.subject import Subject
@@ -44,12 +44,12 @@ def given(name: str) -> Case:
     return Case("padded", {"batch": 2, "tokens": 21}, feeds | {"mask": np.arange(21) < np.array([[21], [8]])})
 
 
-def parties(insides: object, checkpoint: Path, case: Case) -> Parties:
+def parties(model_parts: object, checkpoint: Path, case: Case) -> Parties:
     model = load_checkpoint(checkpoint)
     eager, oracle = (
-        EagerInsides(Eager(model, list(case.feeds), ["logits"], dtype), case.feeds) for dtype in ("fp32", "fp64")
+        EagerParts(Eager(model, list(case.feeds), ["logits"], dtype), case.feeds) for dtype in ("fp32", "fp64")
     )
-    return Parties(insides, eager, oracle)  # type: ignore[arg-type]
+    return Parties(model_parts, eager, oracle)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["vit", "normed"])
@@ -57,8 +57,8 @@ def test_every_changed_node_is_wrong_in_one_part(name: str, deep: Deep, checkpoi
     """Each node with floating-point values in turn is off by a hundredth (every fourth of the longer graph)."""
     whole, case = onnx.load(deep(name) / "model.onnx"), given(name)
     index = GraphIndex(whole)
-    honest = parties(OnnxInsides(deep(name) / "model.onnx", threads=1), checkpoint(name), case)
-    parts = [part.name for part in partition(honest.insides, honest.eager)]
+    honest = parties(OnnxParts(deep(name) / "model.onnx", threads=1), checkpoint(name), case)
+    parts = [part.name for part in partition(honest.model_parts, honest.eager)]
     seen = set()
     for node in whole.graph.node[:: 1 if name == "vit" else 4]:
         if index.types.get(node.output[0]) != TensorProto.FLOAT:
@@ -67,8 +67,8 @@ def test_every_changed_node_is_wrong_in_one_part(name: str, deep: Deep, checkpoi
         changed.CopyFrom(whole)
         insert(changed, node.output[0], "factor = Constant <value_float = 1.01> () y = Mul (x, factor)")
         onnx.save(changed, tmp_path / "model.onnx")
-        insides = OnnxInsides(tmp_path / "model.onnx", threads=1)
-        results = check_parts(Parties(insides, honest.eager, honest.oracle), case, Tolerance(1e-5))
+        model_parts = OnnxParts(tmp_path / "model.onnx", threads=1)
+        results = check_parts(Parties(model_parts, honest.eager, honest.oracle), case, Tolerance(1e-5))
         wrong = [result.unit for result in results if not result.passed]
         owner = node.name.rpartition("/")[0]
         assert len(wrong) == 1, (node.name, wrong)
@@ -87,7 +87,7 @@ def test_honest_parts_are_right_and_complete(name: str, kind: str, deep: Deep, c
     case = given(name)
     subject = Subject.open(deep(name, format=kind), Where(threads=1))
     with subject.session:
-        results = list(check_parts(parties(subject.insides(), checkpoint(name), case), case, Tolerance(1e-5)))
+        results = list(check_parts(parties(subject.model_parts(), checkpoint(name), case), case, Tolerance(1e-5)))
     assert all(result.passed for result in results), results
     names = [result.unit for result in results]
     last = {"vit": "stack.blocks.2.mlp", "encoder": "stack.blocks.2.mlp", "normed": "stack.norm"}[name]
@@ -132,8 +132,8 @@ def mend(folder: Path, honest: Path, checkpoint: Path, part: str, case: str) -> 
     chosen = next(one for one in run.cases if one.name == case)
     subject = Subject.open(honest, Where())
     with subject.session:
-        both = parties(subject.insides(), checkpoint, chosen)
-        found = next(one for one in partition(both.insides, both.eager) if one.name == part)
+        both = parties(subject.model_parts(), checkpoint, chosen)
+        found = next(one for one in partition(both.model_parts, both.eager) if one.name == part)
         (folder.parent / "mended").mkdir()
         written, _ = _write_part(folder.parent / "mended", both, found, chosen)
     shutil.copy(folder.parent / "mended" / written.file, folder / written.file)
@@ -165,9 +165,9 @@ def test_bisection_starts_from_the_case_that_failed(deep: Deep, checkpoint: Chec
 
 def test_nobody_is_blamed_where_no_part_is_wrong(deep: Deep, checkpoint: Checkpoint, tmp_path: Path) -> None:
     """An honest artifact that is said to have failed as a whole."""
-    case, insides = given("vit"), OnnxInsides(deep("vit") / "model.onnx", threads=1)
+    case, model_parts = given("vit"), OnnxParts(deep("vit") / "model.onnx", threads=1)
     suspicion = Suspicion(case, True, lambda _: Tolerance(1e-5))
-    units, bisection = bisect(parties(insides, checkpoint("vit"), case), [suspicion], tmp_path / "repro")
+    units, bisection = bisect(parties(model_parts, checkpoint("vit"), case), [suspicion], tmp_path / "repro")
     assert units
     assert bisection is not None
     assert bisection.alone is None

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, Node
 
-from osa_runtime.verification.inside.insides import is_closed
-from osa_runtime.verification.inside.pt2_parts import solvable, works_in_place
+from osa_runtime.verification.inside.model_parts import is_closed
+from osa_runtime.verification.inside.pt2_slicing import solvable, works_in_place
 
 aten = torch.ops.aten
 

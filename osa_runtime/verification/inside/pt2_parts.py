@@ -1,176 +1,171 @@
-"""A part of a captured graph as a module of its own: from values that are given to one that is wanted."""
+"""The parts of a torch.export artifact, found by the modules that its nodes say they came from."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Node
+from torch.utils._pytree import tree_leaves
 
 from osa_runtime.errors import InputError
+from osa_runtime.exporters.examples import Examples
+from osa_runtime.exporters.pt2_export import save_pt2
+from osa_runtime.runtime.session import Session
+from osa_runtime.runtime.torch_files import read_pt2
+from osa_runtime.steps import Progress
+from osa_runtime.verification.inside.model_parts import Array, Calls, Core, Glue, ModelParts, Written
+from osa_runtime.verification.inside.pt2_attention import Attention, Unit, find_attention, find_regions, find_units
+from osa_runtime.verification.inside.pt2_slicing import Beginning, Between, GraphPart
+from osa_runtime.verification.inside.torch_arrays import check_known, ordered, running, to_array, to_tensor
 
 
-class GraphPart:
-    """The nodes between ``given`` and ``wanted``, which run as they are in the whole graph.
+class Pt2Parts(ModelParts):
+    def __init__(self, path: Path, input_names: Sequence[str]) -> None:
+        self._path, self._input_names = path, tuple(input_names)
+        self._whole, _ = read_pt2(torch, path, "cpu")
+        graph = self._whole.graph
+        regions = find_regions(graph)
+        self._units = find_units(graph, regions)
+        found = {name: find_attention(graph, regions, unit) for name, unit in self._units.items()}
+        self._attentions = {name: attention for name, attention in found.items() if attention is not None}
+        self.units, self.attentions = tuple(self._units), tuple(self._attentions)
+        self._parts: dict[str, GraphPart] = {}
 
-    Sizes that the whole graph reads from its inputs are worked out from the shapes of the given tensors.
-    """
+    @classmethod
+    def of(cls, session: Session, _: int | None) -> Self:
+        return cls(session.path, [spec.name for spec in session.inputs])
 
-    def __init__(self, whole: GraphModule, given: Sequence[Node], wanted: Node) -> None:
-        self._whole, self._given, self._wanted = whole, tuple(given), wanted
-        needed = _needed(given, wanted)
-        self._sizes = [node for node in needed if is_size(node)]
-        self._nodes = [node for node in needed if node not in self._sizes]
-        self._module = _extract(whole, [*given, *self._sizes], self._nodes, wanted)
+    def outputs_of(self, units: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
+        check_known(units, self.units, self._path)
+        nodes = {self._units[name].out for name in units}
+        values = self._run(nodes, feeds)
+        return {name: values[self._units[name].out] for name in units}
 
-    def __call__(self, *tensors: Tensor) -> Tensor:
-        return self._module(*tensors, *self._measured_sizes(tensors).values())
+    def inputs_of(self, units: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
+        check_known(units, self.units, self._path)
+        values = self._run({self._units[name].x for name in units}, feeds)
+        return {name: values[self._units[name].x] for name in units}
 
-    def fixed(self, *tensors: Tensor) -> GraphModule:
-        """A module that takes tensors of these shapes only, and nothing beside them."""
-        sizes = self._measured_sizes(tensors)
-        return _extract(self._whole, self._given, self._nodes, self._wanted, sizes)
+    def call(self, unit: str, inputs: Sequence[Array], feeds: Mapping[str, Array] | None = None) -> Array:  # noqa: ARG002
+        check_known([unit], self.units, self._path)
+        found = self._checked(unit, inputs)
+        return self._run_part(unit, found.inputs(), found.out, inputs)
 
-    def _measured_sizes(self, tensors: Sequence[Tensor]) -> dict[Node, int]:
-        known = _measured(self._given, tensors)
-        return {node: int(_expression(node).subs(known)) for node in self._sizes}
+    def cores_of(self, attentions: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Core]:
+        check_known(attentions, self.attentions, self._path)
+        found = {name: self._attentions[name] for name in attentions}
+        values = self._run({node for a in found.values() for node in (*a.given(), a.scale, a.out)}, feeds)
+        return {name: _core(attention, values) for name, attention in found.items()}
 
+    def apply_attention(self, attention: str, core: Core, v: Array) -> Array:
+        check_known([attention], self.attentions, self._path)
+        found = self._attentions[attention]
+        inputs = [core.q, core.k, v]
+        if found.mask is not None:
+            inputs.append(_layer_mask(core))
+        elif core.mask is not None:
+            raise InputError(f"{attention} of {self._path} takes no mask; give it a core without one.")
+        out = self._run_part(f"exp(S)·v in {attention}", found.given(), found.out, inputs)
+        return _per_head(out, v.shape)
 
-class Between:
-    """What lies outside some units: from the inputs of the graph and the values at ``cuts`` to ``wanted`` ones.
-
-    What reads a cut reads the tensor that is given for it. A wanted value may be a cut: it is worked out, too, unless
-    the cut says (by True) that a unit makes it.
-    """
-
-    def __init__(self, whole: GraphModule, cuts: Mapping[Node, bool], wanted: Sequence[Node]) -> None:
-        self._inputs = [node for node in whole.graph.nodes if node.op == "placeholder"]
-        self._module = _glue(whole, [*self._inputs, *cuts], cuts, wanted)
-
-    def __call__(self, feeds: Sequence[Tensor], given: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        return self._module(*feeds, *(x.clone() for x in given))  # what is given may be worked on in place
-
-    def module(self) -> GraphModule:
-        return self._module
-
-
-class Beginning:
-    """The graph from its inputs up to the last of ``wanted``, with the checks on the way."""
-
-    def __init__(self, whole: GraphModule, wanted: Sequence[Node]) -> None:
-        nodes = list(whole.graph.nodes)
-        inputs = [node for node in nodes if node.op == "placeholder"]
-        end = max(map(nodes.index, wanted), default=-1) + 1
-        self._module = _extract(
-            whole, inputs, [node for node in nodes[:end] if node.op != "placeholder"], tuple(wanted)
-        )
-
-    def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return self._module(*tensors)
-
-
-def is_size(node: Node) -> bool:
-    return isinstance(node.meta.get("val"), torch.SymInt)
-
-
-def solvable(sizes: Sequence[Node], given: Sequence[Node]) -> bool:
-    """Whether the shapes of the given tensors tell these sizes."""
-    shapes = [node.meta["val"].shape for node in given]
-    known = {_symbolic(size): 1 for shape in shapes for size in shape if isinstance(size, torch.SymInt)}
-    return all(is_size(node) and _expression(node).subs(known).is_number for node in sizes)
-
-
-def _needed(given: Sequence[Node], wanted: Node) -> list[Node]:
-    """Backward from what is wanted to what is given; sizes are not followed further. In the order of the graph."""
-    found: set[Node] = set()
-    waiting = [wanted]
-    while waiting:
-        node = waiting.pop()
-        if node not in found and node not in given:
-            found.add(node)
-            waiting.extend([] if is_size(node) else node.all_input_nodes)
-    return sorted(found)
-
-
-def _extract(
-    whole: GraphModule,
-    inputs: Sequence[Node],
-    nodes: Sequence[Node],
-    wanted: Node | tuple[Node, ...],
-    constants: Mapping[Node, int] | None = None,
-) -> GraphModule:
-    graph, outputs = Graph(), (wanted,) if isinstance(wanted, Node) else wanted
-    copies: dict[Node, Any] = {node: graph.placeholder(node.name) for node in inputs} | dict(constants or {})
-    kept: dict[Node, Node] = {}
-    for node in [*inputs, *nodes]:
-        if node not in copies:
-            copies[node] = graph.node_copy(node, copies.__getitem__)
-        if node in outputs:
-            # At once: a node further on may work in place.
-            kept[node] = graph.call_function(torch.ops.aten.clone.default, (copies[node],))
-    graph.output(kept[wanted] if isinstance(wanted, Node) else tuple(kept[node] for node in wanted))
-    return GraphModule(whole, graph)  # its code drops each value after the last use
-
-
-def _glue(whole: GraphModule, inputs: Sequence[Node], cuts: Mapping[Node, bool], wanted: Sequence[Node]) -> GraphModule:
-    made = {node for node in wanted if node.op != "placeholder" and not cuts.get(node)}
-    graph = Graph()
-    read: dict[Node, Any] = {node: graph.placeholder(f"{node.name}_given") for node in inputs}
-    kept = {node: _clone(graph, read[node]) for node in wanted if node not in made}
-    for node in _leading_to(made, cuts):
-        copy = graph.node_copy(node, read.__getitem__)
-        read.setdefault(node, copy)
-        if node in made:
-            kept[node] = _clone(graph, copy)
-    graph.output(tuple(kept[node] for node in wanted))
-    return GraphModule(whole, graph)
-
-
-def _clone(graph: Graph, node: Node) -> Node:
-    """At once: a node further on may work in place."""
-    return graph.call_function(torch.ops.aten.clone.default, (node,))
-
-
-def _leading_to(made: set[Node], cuts: Mapping[Node, bool]) -> list[Node]:
-    found: set[Node] = set()
-    waiting = list(made)
-    while waiting:
-        node = waiting.pop()
-        if node not in found and node.op != "placeholder":
-            found.add(node)
-            waiting.extend(source for source in node.all_input_nodes if source not in cuts)
-            # What works on a value in place counts, although nothing may read its result.
-            waiting.extend(user for user in node.users if works_in_place(user) and user not in cuts)
-    return sorted(found)
-
-
-def works_in_place(node: Node) -> bool:
-    """Then what a value is depends on when it is read, and edges do not tell."""
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
-
-
-def _measured(given: Sequence[Node], tensors: Sequence[Tensor]) -> Mapping[Any, int]:
-    """The symbolic sizes of the given values, from the tensors that stand for them."""
-    known: dict[Any, int] = {}
-    for node, tensor in zip(given, tensors, strict=True):
-        declared = node.meta["val"]
-        fits = declared.dim() == tensor.dim() and declared.dtype == tensor.dtype
-        for expected, size in zip(declared.shape, tensor.shape, strict=False):
-            fixed = expected if isinstance(expected, int) else known.setdefault(_symbolic(expected), size)
-            fits = fits and fixed == size
-        if not fits:
-            raise InputError(
-                f"Got {tensor.dtype} of shape {tuple(tensor.shape)}, expected {declared.dtype} of shape "
-                f"{tuple(declared.shape)}, with the same size wherever a name is the same."
+    def between(self, calls: Calls, feeds: Mapping[str, Array]) -> Glue:
+        units = {name: self._units[name] for name in calls}
+        masks = {name: unit.mask for name, unit in units.items() if unit.mask is not None}
+        nodes = dict.fromkeys([*(unit.x for unit in units.values()), *masks.values(), *self._outputs()])
+        with running(self._path, "what lies between the parts"):
+            values = Between(self._whole, self._cuts(calls), list(nodes))(
+                ordered(feeds, self._input_names), self._given(calls)
             )
-    return known
+            found = dict(zip(nodes, map(to_array, values), strict=True))
+        inputs = {name: found[unit.x] for name, unit in units.items()}
+        return Glue(inputs, tuple(map(found.__getitem__, self._outputs())), {n: found[m] for n, m in masks.items()})
+
+    def write_unit(
+        self,
+        unit: str,
+        inputs: Sequence[Array],
+        folder: Path,
+        feeds: Mapping[str, Array] | None = None,  # noqa: ARG002
+    ) -> Written:
+        """For inputs of these shapes."""
+        check_known([unit], self.units, self._path)
+        found = self._checked(unit, inputs)
+        names, tensors = ("x", "mask")[: len(inputs)], tuple(map(to_tensor, inputs))
+        module = GraphPart(self._whole, found.inputs(), found.out).fixed(*tensors)
+        return _write(module, dict(zip(names, inputs, strict=True)), folder)
+
+    def write_between(self, end: str | int, calls: Calls, feeds: Mapping[str, Array], folder: Path) -> Written:
+        wanted = self._outputs()[end] if isinstance(end, int) else self._units[end].x
+        glue = Between(self._whole, self._cuts(calls), [wanted])
+        given = {f"given_{i}": x.numpy() for i, x in enumerate(self._given(calls))}
+        return _write(glue.module(), {name: feeds[name] for name in self._input_names} | given, folder)
+
+    def _outputs(self) -> list[Node]:
+        return [node for node in tree_leaves(self._whole.graph.output_node().args) if isinstance(node, Node)]
+
+    def _cuts(self, calls: Calls) -> dict[Node, bool]:
+        found = [self._units[name] for name in calls]
+        taken = {unit.x: False for unit in found if unit.x.op != "placeholder"}
+        return taken | {unit.out: True for unit in found}
+
+    def _given(self, calls: Calls) -> list[Tensor]:
+        taken = {self._units[name].x: inputs[0] for name, (inputs, _) in calls.items()}
+        values = taken | {self._units[name].out: out for name, (_, out) in calls.items()}
+        return [to_tensor(values[node]) for node in self._cuts(calls)]
+
+    def close(self) -> None:
+        self._parts.clear()
+        self._whole = None
+
+    def _checked(self, unit: str, inputs: Sequence[Array]) -> Unit:
+        found = self._units[unit]
+        if len(inputs) != len(found.inputs()):
+            expected = "one tensor" if found.mask is None else "a tensor and a mask"
+            raise InputError(f"{unit} of {self._path} takes {expected}, got {len(inputs)} inputs.")
+        return found
+
+    def _run(self, nodes: set[Node], feeds: Mapping[str, Array]) -> dict[Node, Array]:
+        wanted = sorted(nodes)
+        with running(self._path, "the whole"):
+            values = Beginning(self._whole, wanted)(*ordered(feeds, self._input_names))
+            return {node: to_array(value) for node, value in zip(wanted, values, strict=True)}
+
+    def _run_part(self, name: str, given: Sequence[Node], wanted: Node, inputs: Sequence[Array]) -> Array:
+        with running(self._path, name):
+            if name not in self._parts:
+                self._parts[name] = GraphPart(self._whole, given, wanted)
+            return to_array(self._parts[name](*map(to_tensor, inputs)))
 
 
-def _expression(node: Node) -> Any:
-    return _symbolic(node.meta["val"])
+def _write(module: torch.fx.GraphModule, inputs: Mapping[str, Array], folder: Path) -> Written:
+    tensors = tuple(map(to_tensor, inputs.values()))
+    save_pt2(module, Examples(tuple(inputs), tensors, tuple({} for _ in inputs)), folder / "unit.pt2", Progress(None))
+    return Written("unit.pt2", inputs)
 
 
-def _symbolic(size: torch.SymInt) -> Any:
-    return size.node.expr
+def _core(attention: Attention, values: Mapping[Node, Array]) -> Core:
+    q, k, v, scale = (values[node] for node in (attention.q, attention.k, attention.v, attention.scale))
+    mask = None if attention.mask is None else values[attention.mask][:, None, :]
+    return Core(q, k, v, scale, mask, _per_head(values[attention.out], v.shape))
+
+
+def _per_head(merged: Array, shape: tuple[int, ...]) -> Array:
+    """(batch, N, heads·d) → (batch, heads, N, d)."""
+    batch, heads, tokens, width = shape
+    return np.ascontiguousarray(merged.reshape(batch, tokens, heads, width).swapaxes(1, 2))
+
+
+def _layer_mask(core: Core) -> Array:
+    """As the layer takes it, (batch, N)."""
+    batch, heads, tokens, _ = core.q.shape
+    if core.mask is None:
+        return np.ones((batch, tokens), dtype=np.bool_)
+    masks = np.broadcast_to(core.mask, (batch, heads, tokens))
+    if not (masks == masks[:, :1]).all():
+        raise InputError("The layer takes one mask for all heads, but the masks of the heads differ.")
+    return masks[:, 0]

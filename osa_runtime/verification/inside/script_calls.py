@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from osa_runtime.verification.inside.insides import is_closed
+from osa_runtime.verification.inside.model_parts import is_closed
 
 # Graphs, nodes and values of TorchScript have no public types.
 Graph = Any

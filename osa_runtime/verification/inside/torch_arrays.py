@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from osa_runtime.errors import InputError, OsaError, RunError
-from osa_runtime.verification.inside.insides import Array
+from osa_runtime.verification.inside.model_parts import Array
 
 
 def to_tensor(array: Array) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from osa_runtime.parity.certificate import Certificate, UnitResult
-from osa_runtime.parity.tolerances import FEW, HARMLESS_NORM, LOST, SHARE
+from osa_runtime.parity.tolerances import EAGER_SHARE, HARMLESS_NORM, NO_DIGITS_LEFT, UNDECIDED_FACTOR
 from osa_runtime.verification.page import figures as paint
 from osa_runtime.verification.page.cases import (
     largest_norm,
@@ -121,15 +121,12 @@ def rule(certificate: Certificate) -> str:
     said = f"An output passes when no value is further from {truth} than {_amount(certificate)}."
     if truth == "float64":
         said += (
-            f" Where {other_name(certificate)} is itself beyond that, the artifact may be {SHARE:g} times as far, or"
+            f" Where {other_name(certificate)} is itself beyond that, the artifact may be {EAGER_SHARE:g} times as far,"
+            " or as far as rounding explains: it is measured how far float64 moves when weights and inputs change by as"
+            f" much as rounding changes them. Where that is more than {NO_DIGITS_LEFT:g}, no digits are left, and"
+            f" nothing can be decided up to {UNDECIDED_FACTOR:g} times that; beyond it, the output fails."
+            " Rows are judged one by one."
         )
-        said += (
-            " as far as rounding explains: it is measured how far float64 moves when weights and inputs change by as"
-        )
-        said += (
-            f" much as rounding changes them. Where that is more than {LOST:g}, no digits are left, and nothing can be"
-        )
-        said += f" decided up to {FEW:g} times of it; beyond, the output fails. Rows are judged one by one."
     return said
 
 

@@ -62,7 +62,7 @@ class Core:
     squarings: int | None = None  # where the model counts them itself
 
 
-class Insides(ABC):
+class ModelParts(ABC):
     """The parts of a model, named as in the module tree: ``embed``, ``stack.blocks.0.attention``, ``head``.
 
     A unit takes and gives one tensor, and may take a mask beside it. ``attentions`` are the calls of orthogonal
@@ -100,7 +100,7 @@ class Insides(ABC):
         """The calls of orthogonal attention in one run of the whole model."""
 
     @abstractmethod
-    def attend(self, attention: str, core: Core, v: Array) -> Array:
+    def apply_attention(self, attention: str, core: Core, v: Array) -> Array:
         """exp(S)·v as this layer of this model computes it, with the queries, keys and mask of ``core``.
 
         ``v`` has the shape of ``core.v``.

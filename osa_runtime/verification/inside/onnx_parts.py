@@ -22,7 +22,7 @@ from osa_runtime.manifest import AttentionCall
 from osa_runtime.onnx_files import input_specs, read_onnx, readable_errors
 from osa_runtime.runtime.onnx_session import EXTERNAL_DATA_FOLDER, error_text
 from osa_runtime.runtime.session import Session
-from osa_runtime.verification.inside.insides import Array, Calls, Core, Glue, Insides, Written
+from osa_runtime.verification.inside.model_parts import Array, Calls, Core, Glue, ModelParts, Written
 from osa_runtime.verification.inside.onnx_slicing import GraphIndex, reads
 
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
@@ -37,7 +37,7 @@ class Boundary:
     out: str
 
 
-class OnnxInsides(Insides):
+class OnnxParts(ModelParts):
     """``calls`` is the manifest's list of attentions; without it, only calls that are still nodes are known."""
 
     def __init__(self, path: Path, calls: Sequence[AttentionCall] = (), threads: int | None = None) -> None:
@@ -164,7 +164,7 @@ class OnnxInsides(Insides):
             for name, call, count in zip(attentions, wanted, counts, strict=True)
         }
 
-    def attend(self, attention: str, core: Core, v: Array) -> Array:
+    def apply_attention(self, attention: str, core: Core, v: Array) -> Array:
         call = self._named(self._calls[attention])
         known = {call["q"]: core.q, call["k"]: core.k, call["v"]: v}
         if core.mask is not None and "mask" in call:

@@ -11,7 +11,7 @@ import torch
 from osa_runtime.runtime.session import Session
 from osa_runtime.runtime.torch_files import read_torchscript
 from osa_runtime.steps import quiet
-from osa_runtime.verification.inside.insides import Array, Calls, Core, Glue, Insides, Written
+from osa_runtime.verification.inside.model_parts import Array, Calls, Core, Glue, ModelParts, Written
 from osa_runtime.verification.inside.script_calls import ScriptCalls
 from osa_runtime.verification.inside.script_recording import (
     CORE,
@@ -27,7 +27,7 @@ from osa_runtime.verification.inside.script_recording import (
 from osa_runtime.verification.inside.torch_arrays import check_known, ordered, running, to_array, to_tensor
 
 
-class TorchScriptInsides(Insides):
+class TorchScriptParts(ModelParts):
     def __init__(self, path: Path, input_names: Sequence[str]) -> None:
         self._path, self._input_names = path, tuple(input_names)
         self._module, _ = read_torchscript(torch, path, "cpu")
@@ -82,7 +82,7 @@ class TorchScriptInsides(Insides):
             self._module(*ordered(feeds, self._input_names))
             return {name: self._core(name) for name in attentions}
 
-    def attend(self, attention: str, core: Core, v: Array) -> Array:
+    def apply_attention(self, attention: str, core: Core, v: Array) -> Array:
         check_known([attention], self.attentions, self._path)
         mask = None if core.mask is None else to_tensor(core.mask)
         with running(self._path, f"exp(S)·v in {attention}"):

@@ -19,11 +19,11 @@ from osa_runtime.models import EncoderConfig, SkiplessEncoder, SkiplessViT, ViTC
 from osa_runtime.nn import OrthogonalSelfAttention
 from osa_runtime.ops import reference
 from osa_runtime.parity import relative_tolerance
-from osa_runtime.verification.inside.insides import Array, Core, Insides
-from osa_runtime.verification.inside.pt2_insides import Pt2Insides
-from osa_runtime.verification.inside.torchscript_insides import TorchScriptInsides
+from osa_runtime.verification.inside.model_parts import Array, Core, ModelParts
+from osa_runtime.verification.inside.pt2_parts import Pt2Parts
+from osa_runtime.verification.inside.torchscript_parts import TorchScriptParts
 
-INSIDES = {"pt2": (Pt2Insides, "model.pt2"), "torchscript": (TorchScriptInsides, "model.pt")}
+PARTS = {"pt2": (Pt2Parts, "model.pt2"), "torchscript": (TorchScriptParts, "model.pt")}
 SIZES = {"dim": 16, "depth": 1, "heads": 4, "alpha": 0.3}
 NORMED = {"residual": True, "norm": True, "depth": 2}
 
@@ -48,14 +48,14 @@ USUAL = (
     "encoder",
     "encoder-token-softmax-norm",
 )  # the others with ``make test-long``
-PAIRS = [(variant, kind) for variant in VARIANTS for kind in INSIDES]
+PAIRS = [(variant, kind) for variant in VARIANTS for kind in PARTS]
 ORTHOGONAL = [pair for pair in PAIRS if "attention" not in VARIANTS[pair[0]][1]]
 
 
 @dataclass(frozen=True)
 class Case:
     module: nn.Module
-    insides: Insides
+    model_parts: ModelParts
     kind: str
     variant: str
 
@@ -86,7 +86,7 @@ class Case:
                 lambda _, args, out, name=name: seen.update({name: (_arrays(args), out.numpy())})
             )
             for name, part in self.module.named_modules()
-            if name in self.insides.units
+            if name in self.model_parts.units
         ]
         with torch.no_grad():
             self.module(*map(torch.from_numpy, feeds.values()))
@@ -113,11 +113,11 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     artifact = export_checkpoint(home / "checkpoint", home / "artifact", format=kind, **options)
     module = module.half() if options.get("dtype") == "fp16" else module
     names = [spec.name for spec in artifact.manifest.inputs]
-    return Case(module.eval().requires_grad_(False), open_insides(home / "artifact", kind, names), kind, variant)
+    return Case(module.eval().requires_grad_(False), open_parts(home / "artifact", kind, names), kind, variant)
 
 
-def open_insides(folder: Path, kind: str, names: list[str]) -> Insides:
-    cls, file = INSIDES[kind]
+def open_parts(folder: Path, kind: str, names: list[str]) -> ModelParts:
+    cls, file = PARTS[kind]
     return cls(folder / file, names)
 
 
@@ -159,18 +159,18 @@ def expected_units(variant: str) -> list[str]:
 
 @cases(PAIRS)
 def test_units_are_in_the_order_of_execution(case: Case) -> None:
-    assert list(case.insides.units) == expected_units(case.variant)
+    assert list(case.model_parts.units) == expected_units(case.variant)
     orthogonal = (case.variant, case.kind) in ORTHOGONAL
     attentions = [f"stack.blocks.{i}.attention" for i in range(depth_of(case.variant))] if orthogonal else []
-    assert list(case.insides.attentions) == attentions
+    assert list(case.model_parts.attentions) == attentions
 
 
 @cases(PAIRS)
 def test_outputs_of_units_are_those_of_eager(case: Case) -> None:
     for batch, tokens in ((3, 21), (1, 4), (5, 40)):
         feeds = case.feeds(batch, tokens)
-        found, eager = case.insides.outputs_of(case.insides.units, feeds), case.eager(feeds)
-        assert list(found) == list(case.insides.units)
+        found, eager = case.model_parts.outputs_of(case.model_parts.units, feeds), case.eager(feeds)
+        assert list(found) == list(case.model_parts.units)
         for name, value in found.items():
             assert value.dtype == eager[name][1].dtype
             assert_close(value, eager[name][1], case.tolerance)
@@ -180,7 +180,7 @@ def test_outputs_of_units_are_those_of_eager(case: Case) -> None:
 def test_units_called_alone_are_those_of_eager(case: Case) -> None:
     for batch, tokens in ((3, 21), (1, 4), (5, 40)):
         for name, (inputs, out) in case.eager(case.feeds(batch, tokens)).items():
-            assert_close(case.insides.call(name, inputs), out, case.tolerance)
+            assert_close(case.model_parts.call(name, inputs), out, case.tolerance)
 
 
 @cases(ORTHOGONAL)
@@ -188,7 +188,7 @@ def test_cores_obey_the_definition(case: Case) -> None:
     heads, width = SIZES["heads"], SIZES["dim"] // SIZES["heads"]
     for batch, tokens in ((3, 21), (1, 4)):
         feeds = case.feeds(batch, tokens)
-        for core in case.insides.cores_of(case.insides.attentions, feeds).values():
+        for core in case.model_parts.cores_of(case.model_parts.attentions, feeds).values():
             assert core.q.shape == core.k.shape == core.v.shape == core.out.shape
             assert core.q.shape[1] == heads
             assert core.q.shape[3] == width
@@ -200,27 +200,27 @@ def test_cores_obey_the_definition(case: Case) -> None:
 @cases(ORTHOGONAL)
 def test_attend_applies_the_exponential_to_other_values(case: Case) -> None:
     for batch, tokens in ((3, 21), (1, 4)):
-        cores = case.insides.cores_of(case.insides.attentions, case.feeds(batch, tokens))
+        cores = case.model_parts.cores_of(case.model_parts.attentions, case.feeds(batch, tokens))
         for name, core in cores.items():
             v = np.random.default_rng(1).standard_normal(core.v.shape).astype(core.v.dtype)
-            assert_close(case.insides.attend(name, core, v), defined(core, v), case.tolerance)
-            assert_close(case.insides.attend(name, core, core.v), core.out, case.tolerance)
+            assert_close(case.model_parts.apply_attention(name, core, v), defined(core, v), case.tolerance)
+            assert_close(case.model_parts.apply_attention(name, core, core.v), core.out, case.tolerance)
 
 
 @cases([pair for pair in ORTHOGONAL if pair[0] == "encoder"])
 def test_a_core_without_a_mask_has_only_real_tokens(case: Case) -> None:
-    name = case.insides.attentions[1]
-    core = case.insides.cores_of([name], case.feeds())[name]
+    name = case.model_parts.attentions[1]
+    core = case.model_parts.cores_of([name], case.feeds())[name]
     bare = Core(core.q, core.k, core.v, core.scale, None, core.out)
-    assert_close(case.insides.attend(name, bare, core.v), defined(bare, core.v), case.tolerance)
+    assert_close(case.model_parts.apply_attention(name, bare, core.v), defined(bare, core.v), case.tolerance)
 
 
-@cases([(variant, kind) for variant in ("vit-residual-norm", "encoder") for kind in INSIDES])
+@cases([(variant, kind) for variant in ("vit-residual-norm", "encoder") for kind in PARTS])
 def test_a_unit_is_written_as_a_model_of_its_own(case: Case, tmp_path: Path) -> None:
     eager = case.eager(case.feeds())
     for name in ("embed", "stack.blocks.1.attention", "stack.blocks.1.mlp", "head"):
         inputs, out = eager[name]
-        written = case.insides.write_unit(name, inputs, tmp_path)
+        written = case.model_parts.write_unit(name, inputs, tmp_path)
         assert [path.name for path in tmp_path.iterdir()] == [written.file]
         content = (tmp_path / written.file).read_bytes()
         assert str(tmp_path).encode() not in content
@@ -234,41 +234,41 @@ def run_file(path: Path, named: dict[str, Array]) -> Array:
     return found
 
 
-@cases([("vit", kind) for kind in INSIDES])
+@cases([("vit", kind) for kind in PARTS])
 def test_what_a_run_gives_does_not_change_later(case: Case) -> None:
-    first = case.insides.outputs_of(["embed"], case.feeds(3))["embed"]
+    first = case.model_parts.outputs_of(["embed"], case.feeds(3))["embed"]
     kept = first.copy()
-    case.insides.outputs_of(case.insides.units, case.feeds(5))
+    case.model_parts.outputs_of(case.model_parts.units, case.feeds(5))
     assert np.array_equal(first, kept)
-    assert np.array_equal(case.insides.outputs_of(["embed"], case.feeds(3))["embed"], kept)
+    assert np.array_equal(case.model_parts.outputs_of(["embed"], case.feeds(3))["embed"], kept)
 
 
-@cases([("encoder", kind) for kind in INSIDES])
+@cases([("encoder", kind) for kind in PARTS])
 def test_wrong_requests_are_refused(case: Case) -> None:
     feeds = case.feeds()
     with pytest.raises(InputError, match=r"no part called stack\.blocks\.7; it shows embed"):
-        case.insides.outputs_of(["stack.blocks.7"], feeds)
+        case.model_parts.outputs_of(["stack.blocks.7"], feeds)
     with pytest.raises(InputError, match="no part called head"):
-        case.insides.cores_of(["head"], feeds)
+        case.model_parts.cores_of(["head"], feeds)
     with pytest.raises(InputError, match=r"feeds are \['tokens'\]"):
-        case.insides.outputs_of(["head"], {"tokens": feeds["tokens"]})
+        case.model_parts.outputs_of(["head"], {"tokens": feeds["tokens"]})
     with pytest.raises((InputError, RunError)):
-        case.insides.call("head", [np.ones((2, 7), np.float32)])
+        case.model_parts.call("head", [np.ones((2, 7), np.float32)])
 
 
 @cases([("encoder", "pt2")])
 def test_pt2_parts_check_the_shapes_that_they_are_given(case: Case) -> None:
     x, mask = np.ones((2, 5, 16), np.float32), np.ones((2, 4), np.bool_)
     with pytest.raises(InputError, match=r"Got torch\.bool of shape \(2, 4\), expected"):
-        case.insides.call("stack.blocks.0.attention", [x, mask])
+        case.model_parts.call("stack.blocks.0.attention", [x, mask])
     with pytest.raises(InputError, match="takes a tensor and a mask, got 1"):
-        case.insides.call("stack.blocks.0.attention", [x])
+        case.model_parts.call("stack.blocks.0.attention", [x])
 
 
 @cases([("vit-static-pade", "pt2")])
 def test_a_run_at_a_size_that_was_not_exported_fails(case: Case) -> None:
     with pytest.raises(RunError, match="the whole of"):
-        case.insides.outputs_of(["head"], {"images": np.ones((4, 1, 8, 8), np.float32)})
+        case.model_parts.outputs_of(["head"], {"images": np.ones((4, 1, 8, 8), np.float32)})
 
 
 class Odd(nn.Module):
@@ -296,34 +296,34 @@ class Unfolded(OrthogonalSelfAttention):
     """A subclass, into whose weights no scale is folded."""
 
 
-@pytest.fixture(scope="module", params=list(INSIDES))
-def odd(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, Insides]:
+@pytest.fixture(scope="module", params=list(PARTS))
+def odd(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, ModelParts]:
     torch.manual_seed(1)
     module, folder = Odd().eval().requires_grad_(False), tmp_path_factory.mktemp("odd") / "artifact"
     axes = {"x": {0: "batch", 1: "tokens"}}
     export(module, (torch.randn(2, 5, 8),), folder, format=request.param, dynamic_shapes=axes)
-    return module, open_insides(folder, request.param, ["x"])
+    return module, open_parts(folder, request.param, ["x"])
 
 
-def test_units_without_a_clean_boundary_are_left_out(odd: tuple[nn.Module, Insides]) -> None:
-    module, insides = odd
-    assert set(insides.units) - {"inplace"} == {"before", "attention", "chain.0", "chain.1"}
+def test_units_without_a_clean_boundary_are_left_out(odd: tuple[nn.Module, ModelParts]) -> None:
+    module, model_parts = odd
+    assert set(model_parts.units) - {"inplace"} == {"before", "attention", "chain.0", "chain.1"}
     x = torch.randn(3, 7, 8)
-    found = insides.outputs_of(insides.units, {"x": x.numpy()})
+    found = model_parts.outputs_of(model_parts.units, {"x": x.numpy()})
     assert_close(found["before"], module.before(x).numpy(), 1e-6)
     assert_close(found["chain.1"], module(x).numpy(), 1e-5)
 
 
-def test_a_scale_that_is_not_folded_is_found(odd: tuple[nn.Module, Insides]) -> None:
-    _, insides = odd
-    assert insides.attentions == ("attention",)
-    core = insides.cores_of(["attention"], {"x": np.ones((3, 7, 8), np.float32)})["attention"]
+def test_a_scale_that_is_not_folded_is_found(odd: tuple[nn.Module, ModelParts]) -> None:
+    _, model_parts = odd
+    assert model_parts.attentions == ("attention",)
+    core = model_parts.cores_of(["attention"], {"x": np.ones((3, 7, 8), np.float32)})["attention"]
     assert np.allclose(core.scale, 0.7 / 2)
     assert_close(core.out, defined(core, core.v), 1e-5)
 
 
-@pytest.mark.parametrize("kind", list(INSIDES))
+@pytest.mark.parametrize("kind", list(PARTS))
 def test_a_damaged_file_is_an_artifact_error(kind: str, tmp_path: Path) -> None:
-    (tmp_path / INSIDES[kind][1]).write_bytes(b"not a model")
+    (tmp_path / PARTS[kind][1]).write_bytes(b"not a model")
     with pytest.raises(ArtifactError, match="cannot be read"):
-        open_insides(tmp_path, kind, ["x"])
+        open_parts(tmp_path, kind, ["x"])

@@ -16,12 +16,12 @@ from osa_runtime.nn.projection import ProjectedAttention
 from osa_runtime.ops import attention
 from osa_runtime.ops.interception import intercept
 from osa_runtime.parity.sensitivity import moved
-from osa_runtime.verification.inside.insides import Array, Calls, Core, Glue, Insides
+from osa_runtime.verification.inside.model_parts import Array, Calls, Core, Glue, ModelParts
 
 Inputs = tuple[Array, ...]
 
 
-class EagerInsides(Insides):
+class EagerParts(ModelParts):
     """Units are found by running ``feeds`` once.
 
     What is inside an attention layer or an MLP of ours is no unit: an export folds scales into its weights.
@@ -88,7 +88,7 @@ class EagerInsides(Insides):
     def cores_of(self, attentions: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Core]:
         return {name: core for name, core in self._calls(feeds, keep=True, only=attentions) if core is not None}
 
-    def attend(self, attention: str, core: Core, v: Array) -> Array:
+    def apply_attention(self, attention: str, core: Core, v: Array) -> Array:
         layer = self.party.module.get_submodule(attention)
         options = {name: getattr(layer, name, "auto") for name in ("form", "squarings")}
         q, k, values, scale = self.party.tensors([core.q, core.k, v, core.scale])
