@@ -1,4 +1,4 @@
-"""The method of evaluating the exponential: one description, from the arguments of a layer to the manifest of an artifact."""
+"""The method of evaluating the exponential: one description, from a layer's arguments to an artifact's manifest."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class ExponentialMethod:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether the number of squarings is fixed, which limits ‖S‖."""
+        """True if the number of squarings is fixed, which limits ‖S‖."""
         return self.squarings != "auto"
 
     @classmethod
     def recorded(cls, fields: Mapping[str, Any]) -> ExponentialMethod:
-        """The evaluation that a manifest records; fields that are missing, or mixed among layers, are the default."""
+        """The method recorded in a manifest; fields that are missing, or mixed among layers, have the default."""
         names = ("form", "approximant", "squarings")
         return cls(**{name: fields[name] for name in names if fields.get(name, "mixed") != "mixed"})
 

@@ -1,4 +1,4 @@
-"""How accurate an artifact or a checkpoint is on labelled data. ONNX artifacts need no torch."""
+"""The accuracy of an artifact or a checkpoint on labelled data. ONNX artifacts need no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be evaluated: artifacts and model files of any format, and checkpoints."""
+"""Models that can be evaluated: artifacts and model files of any format, and checkpoints."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class Classifier:
         outputs = self.run(feeds)
         name = "logits" if "logits" in outputs else next(iter(outputs)) if len(outputs) == 1 else None
         if name is None:
-            raise InputError(f"{self.name} gives {', '.join(outputs)}, and it is not clear which of them are logits.")
+            raise InputError(f"{self.name} returns {', '.join(outputs)}, and it is not clear which of them are logits.")
         found = outputs[name]
         if found.ndim != 2 or len(found) != rows or found.shape[1] < 2:
             raise InputError(
-                f"{self.name} gives {name} of shape {found.shape} for {rows} samples; expected a number for each of at "
-                f"least two classes, ({rows}, classes)."
+                f"{self.name} returns {name} of shape {found.shape} for {rows} samples; expected a number for each of "
+                f"at least two classes, ({rows}, classes)."
             )
         return found
 
@@ -58,7 +58,7 @@ def open_classifier(path: Path, where: Where) -> Iterator[Classifier]:
         yield _checkpoint(path, where)
         return
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # where it runs makes no difference to an accuracy
+        warnings.simplefilter("ignore", RuntimeWarning)  # the device makes no difference to an accuracy
         session = load(path, where.device, threads=where.threads, allow_fallback=where.allow_fallback)
     with session:
         yield Classifier(str(path), session.interface, session.run)

@@ -15,7 +15,7 @@ from osa_runtime.parity.evaluation import Accuracy, Evaluation
 from osa_runtime.runtime.device import Where
 from osa_runtime.runtime.input_checks import Array
 
-Progress = Callable[[str, int, int], None]  # which model, samples done, samples
+Progress = Callable[[str, int, int], None]  # the model, samples done, all samples
 
 BATCH_SIZE = 64
 NO_ANSWER = -1
@@ -34,15 +34,15 @@ def evaluate(
     data_folder: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """The accuracy of an artifact, a model file or a checkpoint on ``data``, and of ``against`` on the same.
+    """Measure the accuracy of an artifact, a model file or a checkpoint on ``data``, and of ``against`` on the same.
 
     ``data`` is digits, mnist or fashion-mnist, of which the test images are taken, or an .npz file: x with images as
-    they were stored, to which the recorded preprocessing is applied, and y with labels; x_test and y_test come first
-    where they are there. A file may also hold an array for each input of the model, as it takes them, and y.
+    they were stored, to which the recorded preprocessing is applied, and y with labels; x_test and y_test are
+    preferred if they exist. A file may also hold an array for each input of the model, as it takes them, and y.
     """
     for name, value in (("batch_size", batch_size), ("limit", limit)):
         if value is not None and value < 1:
-            raise InputError(f"{name}={value}: expected a whole number from 1 on.")
+            raise InputError(f"{name}={value}: expected a whole number of at least 1.")
     where, size, tell = Where(device, threads, allow_fallback), batch_size or BATCH_SIZE, progress or (lambda *_: None)
     samples = read_samples(data, data_folder).limited(limit)
     mine, notes = _answers(Path(artifact), samples, where, size, tell)
@@ -62,7 +62,7 @@ def evaluate(
 
 
 def _answers(path: Path, samples: Samples, where: Where, size: int, tell: Progress) -> tuple[Array, tuple[str, ...]]:
-    """The class that the model gives each sample, and what a reader should know."""
+    """The class that the model assigns to each sample, and notes for the reader."""
     with open_classifier(path, where) as model:
         feeds, notes = samples.feeds(model), samples.notes
         if samples.images is not None and model.standardisation(model.inputs[0].name) is None:
@@ -85,7 +85,7 @@ def _batch_size(model: Classifier, wanted: int) -> int:
 
 
 def _run(model: Classifier, feeds: Mapping[str, Array], size: int) -> Array:
-    """The last rows are repeated where a model takes batches of one size only."""
+    """Run the model; the last rows are repeated if it takes batches of one size only."""
     rows = len(next(iter(feeds.values())))
     fixed = any(spec.shape and isinstance(spec.shape[0], int) for spec in model.inputs)
     if fixed and rows < size:
@@ -98,7 +98,7 @@ def _check_classes(model: Classifier, classes: int, samples: Samples) -> None:
     largest = int(samples.labels.max())
     if largest >= classes or (samples.classes is not None and samples.classes != classes):
         has = f"{samples.classes} classes" if samples.classes is not None else f"labels up to {largest}"
-        raise DataError(f"{model.name} has {classes} classes, but {samples.name} has {has}; give data of its classes.")
+        raise DataError(f"{model.name} has {classes} classes, but {samples.name} has {has}; pass data of its classes.")
 
 
 def _accuracy(name: str, samples: Samples, answers: Array) -> Accuracy:

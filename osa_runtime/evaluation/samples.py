@@ -28,13 +28,13 @@ FORM = (
 
 @dataclass(frozen=True)
 class Samples:
-    """``images`` (n, height, width, channels) as they were stored; or ``arrays``, as the model takes them."""
+    """Labelled ``images`` (n, height, width, channels) as they were stored, or ``arrays``, as the model takes them."""
 
     name: str
     labels: Array
     images: Array | None = None
     arrays: Mapping[str, Array] | None = None
-    classes: int | None = None  # where it is known that there are no more
+    classes: int | None = None  # if it is known that there are no more
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -48,7 +48,7 @@ class Samples:
         return digest.hexdigest()
 
     def limited(self, most: int | None) -> Samples:
-        """So many of them, evenly spaced: a file may be sorted by class."""
+        """At most this many samples, evenly spaced: a file may be sorted by class."""
         if most is None or most >= len(self):
             return self
         chosen = np.linspace(0, len(self) - 1, most).round().astype(np.int64)
@@ -57,7 +57,7 @@ class Samples:
         return replace(self, labels=self.labels[chosen], images=images, arrays=arrays)
 
     def feeds(self, model: Classifier) -> dict[str, Array]:
-        """What the model is fed with, for all samples; an error where it takes something else."""
+        """The feeds of the model for all samples; an error if it takes something else."""
         if self.images is not None:
             spec = _image_input(model)
             return {spec.name: _prepared(self.images, spec, model)}
@@ -72,7 +72,7 @@ class Samples:
 
 
 def read_samples(data: str | Path, folder: str | Path | None = None) -> Samples:
-    """By the name of a known data set, the images that no training sees; or from an .npz file."""
+    """Read the test images of a known data set, or an .npz file."""
     if Path(data).suffix != ".npz":
         known = find_known(str(data)).name if str(data) in KNOWN or not Path(data).exists() else _no_npz(data)
         images = load_test_images(known, folder)
@@ -107,9 +107,7 @@ def _image_input(model: Classifier) -> TensorSpec:
     spec = model.inputs[0]
     if len(model.inputs) != 1 or (len(spec.shape) != 4 and spec.dtype != ANY_DTYPE):
         takes = ", ".join(map(str, model.inputs))
-        raise InputError(
-            f"{model.name} takes {takes}, and no images (batch, channels, height, width). For data {FORM}."
-        )
+        raise InputError(f"{model.name} takes {takes}, not images (batch, channels, height, width). For data {FORM}.")
     return spec
 
 
@@ -136,11 +134,11 @@ def _prepared(images: Array, spec: TensorSpec, model: Classifier) -> Array:
 
 
 def _check_range(images: Array, pixels: tuple[float, float], model: Classifier) -> None:
-    """Pixels of 0…255 for a model of 0…1 would give an answer, and a wrong one."""
+    """Check the range: pixels of 0…255 for a model of 0…1 would have a wrong answer, without an error."""
     (low, high), least, most = pixels, float(images.min()), float(images.max())
     width = high - low
     if least < low - width or most > high + width or most - least < width / 20:
         raise InputError(
             f"The pixels go from {least:g} to {most:g}, but {model.name} was trained on {low:g} to {high:g}; "
-            "give them in these units."
+            "pass them in these units."
         )

@@ -20,7 +20,7 @@ from osa_runtime.plotting import INK, check_figure_path, write_figure
 DPI, LEAST_DPI, MOST_PIXELS = 160, 50, 30_000
 ROW, HEIGHT, GAP, MARGIN = 0.62, 0.36, 0.22, 0.35  # inches
 STRIP = 0.3  # inches; names the repeated block, along its left side
-LEAST_WIDTH = 6.4  # inches; the legend needs it
+LEAST_WIDTH = 6.4  # inches, for the legend
 CHARACTER = 0.074  # inches; the mean width of a character at the size of the titles
 FAINT, PANEL = "#829ab1", "#f0f4f8"
 
@@ -69,7 +69,7 @@ def _dpi(size: tuple[float, float], path: Path) -> float:
 
 
 def _frame(drawn: Outline, layout: GraphLayout) -> tuple[float, float, float, float]:
-    """The left, right, lower and upper edge in inches, downwards."""
+    """The left, right, lower and upper edges in inches, downwards."""
     places = [x for route in layout.routes.values() for x, _ in route]
     places += [layout.x[box.key] + side * _width(box) / 2 for box in drawn.boxes for side in (-1, 1)]
     left, right = min(places) - MARGIN - STRIP, max(places) + MARGIN
@@ -163,14 +163,14 @@ def _width(box: Box) -> float:
 
 
 SWEEPS = 60
-PULL_OF_BOXES = 16.0  # how much more a box counts than a point that an arrow passes
+PULL_OF_BOXES = 16.0  # the weight of a box, relative to a point that an arrow passes
 
 Edge = tuple[str, str]
 
 
 @dataclass(frozen=True)
 class GraphLayout:
-    """Centres of the boxes; ``routes`` gives for each arrow the points that it goes through, ends included."""
+    """The centres of the boxes; ``routes`` has the points of each arrow, ends included."""
 
     x: Mapping[str, float]
     layer: Mapping[str, int]
@@ -181,7 +181,7 @@ class GraphLayout:
 def lay_out(
     keys: Sequence[str], edges: Sequence[Edge], widths: Mapping[str, float], last: Sequence[str]
 ) -> GraphLayout:
-    """``keys`` come in topological order; ``last`` belong into the bottom layer."""
+    """Lay out ``keys``, which are in topological order, with ``last`` in the bottom layer."""
     layer = _layers(keys, edges, last)
     chains = {edge: _chain(edge, layer) for edge in edges}
     rows: defaultdict[int, list[str]] = defaultdict(list)
@@ -207,7 +207,7 @@ def _layers(keys: Sequence[str], edges: Sequence[Edge], last: Sequence[str]) -> 
     layer: dict[str, int] = {}
     for key in keys:
         layer[key] = max((layer[source] + 1 for source in before[key] if source in layer), default=0)
-    for key in reversed(keys):  # a box that nothing feeds, such as a second input, goes right above its first reader
+    for key in reversed(keys):  # a box without inputs, such as a second input, is placed right above its first reader
         if not before[key] and after[key]:
             layer[key] = min(layer[target] for target in after[key]) - 1
     bottom = max(layer.values(), default=0)
@@ -244,7 +244,7 @@ def _coordinates(
 
 
 def _spread(row: Sequence[str], wanted: Mapping[str, float], widths: Mapping[str, float]) -> dict[str, float]:
-    """As close to the wanted places as boxes allow that must not touch."""
+    """The places closest to the wanted ones at which the boxes do not touch."""
     places: list[float] = []
     for index, key in enumerate(row):
         least = places[-1] + (_width_of(row[index - 1], widths) + _width_of(key, widths)) / 2 if places else wanted[key]
@@ -263,7 +263,7 @@ def _weight(key: str, widths: Mapping[str, float]) -> float:
 
 
 def _pulled(key: str, x: Mapping[str, float], neighbours: Sequence[str], widths: Mapping[str, float]) -> float:
-    """Where the neighbours pull. Like pulls like harder: columns of boxes and long arrows both come out straight."""
+    """The mean place of the neighbours; those of the same kind weigh more, to keep columns and arrows straight."""
     if not neighbours:
         return x[key]
     weights = [PULL_OF_BOXES if (key in widths) == (other in widths) else 1.0 for other in neighbours]

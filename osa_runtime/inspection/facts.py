@@ -1,4 +1,4 @@
-"""What an exported artifact or any ONNX file is: the facts that ``osa inspect`` prints."""
+"""The facts about an exported artifact or any ONNX file that ``osa inspect`` prints."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from osa_runtime.runtime.kernels import check_providers, list_kernels
 
 @dataclass(frozen=True)
 class GraphFacts:
-    """``operators`` counts the main graph with the bodies of its If and Loop nodes, ``expanded`` the whole model."""
+    """Facts of a graph: ``operators`` of the main graph with If and Loop bodies, ``expanded`` of the whole model."""
 
     ir_version: int
     opsets: dict[str, int]
@@ -74,7 +74,7 @@ def inspect_artifact(path: str | Path, providers: Sequence[str] = ("cpu", "cuda"
 
 
 def onnx_file(path: str | Path) -> Path:
-    """The model file of an ONNX artifact, or the path itself where it is a file."""
+    """The model file of an ONNX artifact, or the path itself if it is a file."""
     path = Path(path)
     if not path.is_dir():
         return path
@@ -104,9 +104,9 @@ def _from_manifest(artifact: Artifact) -> Inspection:
 
 def _from_onnx(path: Path, artifact: Artifact | None, providers: Sequence[str]) -> Inspection:
     damage = _damage(artifact) if artifact else ()
-    with _blaming(damage):
+    with _reporting_damage(damage):
         model = read_onnx(path)
-    with _blaming(damage), readable_errors(path):
+    with _reporting_damage(damage), readable_errors(path):
         expanded = expand(model)
         cpu = list_kernels("cpu")
         lists = (cpu if name == "cpu" else list_kernels(name) for name in dict.fromkeys(providers))
@@ -139,8 +139,8 @@ def _graph_facts(model: onnx.ModelProto, expanded: onnx.ModelProto) -> GraphFact
 
 
 @contextlib.contextmanager
-def _blaming(damage: tuple[str, ...]) -> Iterator[None]:
-    """A file that was changed after the export is the reason for whatever is wrong with it."""
+def _reporting_damage(damage: tuple[str, ...]) -> Iterator[None]:
+    """Report errors as damage if a file was changed after the export."""
     try:
         yield
     except ArtifactError as error:
@@ -166,7 +166,7 @@ FunctionKey = tuple[str, str]  # domain and name
 
 @dataclass(frozen=True)
 class FunctionFacts:
-    """``in_graph`` counts the calls that the main graph makes itself, ``calls`` all, also from other functions."""
+    """Facts of a function. ``in_graph`` counts the calls in the main graph, ``calls`` all, also in other functions."""
 
     domain: str
     name: str

@@ -21,7 +21,7 @@ UNKNOWN = "unknown: the list of kernels does not mention it"
 
 @dataclass(frozen=True)
 class Gap:
-    """Nodes of one operator and type for which a provider has no kernel, or for which nobody knows."""
+    """Nodes of one operator and type for which a provider has no kernel, or for which it is unknown."""
 
     operator: str
     types: tuple[str, ...]
@@ -31,7 +31,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class KernelCoverage:
-    """What one provider runs of the expanded model. ``nodes`` counts all that need a kernel."""
+    """The nodes of the expanded model that a provider runs. ``nodes`` counts all that need a kernel."""
 
     provider: str
     source: str
@@ -44,10 +44,10 @@ class KernelCoverage:
 
 
 def place(expanded: onnx.ModelProto, kernels: KernelList, cpu: KernelList) -> KernelCoverage:
-    """``expanded`` has no functions left; ``cpu`` is what ONNX Runtime falls back to."""
+    """Find the gaps; ``expanded`` has no functions left, and ``cpu`` is ONNX Runtime's fallback."""
     judge = _Judge(kernels, cpu, {entry.domain: entry.version for entry in expanded.opset_import})
     needed = requirements(expanded)
-    if not kernels.kernels:  # nothing is known of this provider, and its source says why
+    if not kernels.kernels:  # nothing is known about this provider, for the reason in its source
         return KernelCoverage(kernels.provider, kernels.source, len(needed), ())
     found: defaultdict[tuple[str, tuple[str, ...], str], list[str]] = defaultdict(list)
     for requirement in needed:
@@ -64,7 +64,7 @@ class _Judge:
         self.kernels, self.cpu, self.opsets = kernels, cpu, opsets
 
     def gaps(self, requirement: Requirement) -> Iterator[tuple[KernelNeed, str]]:
-        """The needs that are not met, those of the operator's own definition where ONNX Runtime would use it."""
+        """The requirements that are not met, or those of the operator's own definition if ONNX Runtime would use it."""
         need = requirement.need
         served, on_cpu = self.kernels.serves(need), self.cpu.serves(need)
         if served or (served is None and on_cpu is None and self._has_definition(requirement)):
@@ -121,7 +121,7 @@ def requirements(expanded: onnx.ModelProto) -> tuple[Requirement, ...]:
 
 
 def definition(requirement: Requirement, opsets: Mapping[str, int]) -> tuple[Requirement, ...]:
-    """What the operator's own definition asks for, where ONNX gives one: a runtime without its kernel runs that."""
+    """The requirements of the operator's definition, if ONNX has one: a runtime without a kernel runs that."""
     need = requirement.need
     body = _body(requirement, opsets)
     if body is None:
@@ -190,7 +190,7 @@ def _schema(operator: str, opset: int, domain: str) -> Any | None:
 
 
 def _type(proto: onnx.TypeProto) -> str:
-    """``tensor(float)`` and the like; empty where it is unknown or no tensor."""
+    """The type, such as ``tensor(float)``; empty if it is unknown or not a tensor."""
     return _tensor_type(proto.tensor_type.elem_type) if proto.HasField("tensor_type") else ""
 
 

@@ -46,7 +46,7 @@ class Outline:
 
 
 def outline(model: onnx.ModelProto) -> Outline:
-    """Weights and constants are left out; their shapes stand in the box of the node that reads them."""
+    """Outline the graph without weights and constants; their shapes are in the box of the node that reads them."""
     nodes = [node for node in model.graph.node if node.op_type != "Constant"]
     made = {name: index for index, node in enumerate(nodes) for name in node.output if name}
     reads = [[name for name in _reads(node) if name in made] for node in nodes]
@@ -86,7 +86,7 @@ def _arrows(
 
 
 def _representatives(count: int, repetition: Repetition | None) -> dict[int, int]:
-    """For each node the one that is drawn: itself, or its twin in the first block."""
+    """The node that is drawn for each node: itself, or its counterpart in the first block."""
     kept = {index: index for index in range(count)}
     blocks = repetition.blocks if repetition else ()
     for block in blocks:
@@ -119,7 +119,7 @@ def _kind(node: onnx.NodeProto, calls: set[tuple[str, str]]) -> str:
 
 
 def _reads(node: onnx.NodeProto) -> Iterator[str]:
-    """The names that a node reads, those that the bodies of If and Loop take from outside included."""
+    """The names that a node reads, including those that its If and Loop bodies take from outside."""
     yield from (name for name in node.input if name)
     for attribute in node.attribute:
         for body in (attribute.g, *attribute.graphs):
@@ -129,7 +129,7 @@ def _reads(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def _weight_shapes(model: onnx.ModelProto) -> dict[str, str]:
-    """Of whole numbers, which are axes and sizes, and of single numbers the shape says nothing: empty."""
+    """The shapes of weights; empty for whole numbers, which are axes and sizes, and for single numbers."""
     floats = {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16, onnx.TensorProto.DOUBLE}
     return {t.name: " × ".join(map(str, t.dims)) if t.data_type in floats else "" for t in model.graph.initializer}
 
@@ -146,7 +146,7 @@ Readers = Sequence[Sequence[int]]
 
 @dataclass(frozen=True)
 class Repetition:
-    """The same block several times: for each time the nodes of it, in the same order. ``path`` names the first."""
+    """A repeated block: the nodes of each repetition, in the same order. ``path`` names the first."""
 
     blocks: tuple[tuple[int, ...], ...]
     path: str
@@ -161,7 +161,7 @@ class Repetition:
 
 
 def find_repetition(operators: Sequence[str], reads: Readers, names: Sequence[str]) -> Repetition | None:
-    """The repetition that covers most nodes, None where there is none. ``reads`` holds the nodes that each reads."""
+    """The repetition that covers most nodes, or None. ``reads`` holds the nodes that each node reads."""
     readers = _readers(reads)
     best: tuple[int, int, int, list[int]] | None = None  # nodes in whole blocks, start, period, the order
     for period in range(SMALLEST_BLOCK, min(len(operators) // 2, LARGEST_BLOCK) + 1):
@@ -187,7 +187,7 @@ def _readers(reads: Readers) -> list[list[int]]:
 
 
 def _without_shared(reads: Readers, readers: Readers, period: int) -> list[int]:
-    """The nodes in order, without what several blocks share, such as a mask or a shape, and what only leads there."""
+    """The nodes in order, without those shared by blocks, such as a mask or a shape, and those that only lead there."""
     shared = {index for index, later in enumerate(readers) if later and later[-1] - index > period}
     for index in range(len(reads) - 1, -1, -1):
         if readers[index] and shared.issuperset(readers[index]):
@@ -196,7 +196,7 @@ def _without_shared(reads: Readers, readers: Readers, period: int) -> list[int]:
 
 
 def _longest_run(operators: Sequence[str], reads: Readers, order: Sequence[int], period: int) -> tuple[int, int]:
-    """How many nodes the longest stretch of this period covers, and where in the order it starts."""
+    """The number of nodes in the longest stretch of this period, and its start."""
     place = {index: position for position, index in enumerate(order)}
     best, run = (0, 0), 0
     for position in range(len(order) - period):
@@ -211,12 +211,12 @@ def _longest_run(operators: Sequence[str], reads: Readers, order: Sequence[int],
 
 
 def _wiring(index: int, operators: Sequence[str], reads: Readers, place: dict[int, int]) -> list[int | str]:
-    """How far back a node reads; of what is shared, only the operator counts."""
+    """The distances to the inputs of a node; for shared inputs, only the operator counts."""
     return [place[index] - place[s] if s in place else operators[s] for s in reads[index]]
 
 
 def _aligned(start: int, spare: int, period: int, names: Sequence[str]) -> int:
-    """A run may begin a node or two before the first block; the module names tell where the block does."""
+    """Align the run, which may begin a node or two before the first block, by the module names."""
     return max(
         range(start, start + spare + 1),
         key=lambda begin: (len(_common_path(names[begin : begin + period])), begin),

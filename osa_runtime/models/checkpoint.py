@@ -1,4 +1,4 @@
-"""A checkpoint is a folder: ``config.json`` says what the model is, ``model.safetensors`` holds its weights."""
+"""Checkpoints: folders with ``config.json``, which describes the model, and ``model.safetensors``, its weights."""
 
 from __future__ import annotations
 
@@ -46,10 +46,9 @@ def save_checkpoint(
     class_names: Sequence[str] = (),
     replace: bool = False,
 ) -> Path:
-    """Write the model to ``folder``, in one step: nobody sees half a checkpoint.
+    """Write the model to ``folder``, in one step: half a checkpoint is never visible.
 
-    ``standardisation`` is what was done to the pixels of the images that it was trained on; ``class_names`` are those
-    of its logits.
+    ``standardisation`` was applied to the pixels of its training images; ``class_names`` are those of its logits.
     """
     from safetensors.torch import save
 
@@ -68,7 +67,7 @@ def save_checkpoint(
         (temporary / CONFIG_FILE).write_text(
             json.dumps(description, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
         )
-        # Serialised here and written by us: a full disk is then an OSError, which atomic_folder reports.
+        # Serialised by safetensors but written here: a full disk is then an OSError, which atomic_folder reports.
         (temporary / WEIGHTS_FILE).write_bytes(save(weights))
     return Path(folder)
 
@@ -83,7 +82,7 @@ def load_checkpoint(folder: str | Path) -> SkiplessViT | SkiplessEncoder:
         with without_values():
             model = model_class(config)
     except ConfigError as error:
-        raise CheckpointError(f"{where / CONFIG_FILE} describes no valid model: {error}") from error
+        raise CheckpointError(f"{where / CONFIG_FILE} does not describe a valid model: {error}") from error
     except (RuntimeError, MemoryError, TypeError) as error:
         # torch's allocator raises the first, and the last where a size is beyond 64 bits.
         raise CheckpointError(f"{where / CONFIG_FILE} describes a model that does not fit into memory.") from error
@@ -93,17 +92,17 @@ def load_checkpoint(folder: str | Path) -> SkiplessViT | SkiplessEncoder:
 
 
 def read_description(where: Path) -> tuple[type[nn.Module], BlockConfig]:
-    """What the folder says it holds; its weights are not read."""
+    """Read the description of the model in the folder, without its weights."""
     description = _read_fields(where / CONFIG_FILE)
     config_class, model_class = MODELS[description["model"]]
     try:
         return model_class, config_class.from_dict(description["config"])
     except (ConfigError, TypeError) as error:
-        raise CheckpointError(f"{where / CONFIG_FILE} describes no valid model: {error}") from error
+        raise CheckpointError(f"{where / CONFIG_FILE} does not describe a valid model: {error}") from error
 
 
 def read_standardisation(where: Path) -> Standardisation | None:
-    """What was done to the pixels in training; None where the checkpoint does not say."""
+    """The standardisation of pixels in training; None if the checkpoint does not record it."""
     fields = _read_fields(where / CONFIG_FILE).get(PREPROCESSING)
     try:
         return None if fields is None else Standardisation.from_dict(fields)
@@ -112,7 +111,7 @@ def read_standardisation(where: Path) -> Standardisation | None:
 
 
 def read_class_names(where: Path) -> tuple[str, ...]:
-    """Of the classes that the model tells apart; none where the checkpoint does not say."""
+    """The names of the model's classes; empty if the checkpoint does not record them."""
     fields = _read_fields(where / CONFIG_FILE)
     names, classes = fields.get(CLASS_NAMES, []), fields["config"].get("classes")
     texts = isinstance(names, list) and all(isinstance(name, str) and name for name in names)
@@ -124,7 +123,7 @@ def read_class_names(where: Path) -> tuple[str, ...]:
 
 
 def _check_size(config: BlockConfig, weights: dict[str, Tensor], where: Path) -> None:
-    """Before a model is built: each block has a square matrix of the width, and more."""
+    """Check the size before a model is built: each block has at least a square matrix of the width."""
     least, found = config.depth * config.dim**2, sum(value.numel() for value in weights.values())
     if least > found:
         raise CheckpointError(
@@ -147,7 +146,7 @@ def _read_fields(path: Path) -> dict[str, Any]:
     if description.get("version") != VERSION:
         raise CheckpointError(
             f"{path} has version {description.get('version')!r}, this package reads {VERSION}; "
-            "use the release that wrote it, or save it anew."
+            "use the release that wrote it, or save it again."
         )
     if description.get("model") not in MODELS:
         raise CheckpointError(
@@ -163,9 +162,11 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except FileNotFoundError:
-        raise CheckpointError(f"{path} does not exist; copy it beside {CONFIG_FILE}.") from None
+        raise CheckpointError(f"{path} does not exist; copy it to the folder of {CONFIG_FILE}.") from None
     except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{path} is damaged or no safetensors file: {error}. Restore it from a copy.") from error
+        raise CheckpointError(
+            f"{path} is damaged or not a safetensors file: {error}. Restore it from a copy."
+        ) from error
 
 
 def _check_weights(expected: dict[str, Tensor], found: dict[str, Tensor], folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a model is made of: frozen, validated, and written to a checkpoint as it is."""
+"""Configurations of models: frozen, validated, and written to a checkpoint as they are."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class EncoderConfig(BlockConfig):
         super().__post_init__()
         if (self.vocabulary is None) == (self.features is None):
             raise ConfigError(
-                "Give either vocabulary (token ids) or features (float vectors), "
+                "Pass either vocabulary (token ids) or features (float vectors), "
                 f"got vocabulary={self.vocabulary!r} and features={self.features!r}."
             )
         for name in ("vocabulary", "features"):

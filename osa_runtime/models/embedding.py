@@ -1,4 +1,4 @@
-"""The way into the stack and the way out of it."""
+"""The layers before and after the stack: linear maps, positions, and the classifier."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class StandardisedLinear(nn.Linear):
         return nn.functional.linear((x - self.mean) / self.std, self.weight, self.bias)
 
     def folded(self) -> nn.Linear:
-        """The same map as one of x, which it is, being affine; computed in float64 and rounded once."""
+        """The same affine map with the standardisation folded in, computed in float64 and rounded once."""
         plain = nn.Linear(self.in_features, self.out_features, device="meta")
         weight = self.weight.double() / self.std.double()
         bias = self.bias.double() - weight @ self.mean.double()
@@ -44,7 +44,7 @@ class StandardisedLinear(nn.Linear):
 
 
 def classifier(dim: int, classes: int) -> nn.Linear:
-    """Logits start small, so that training starts near the uniform distribution."""
+    """A linear map whose logits start small, so that training starts near the uniform distribution."""
     layer = nn.Linear(dim, classes)
     with torch.no_grad():
         layer.weight.copy_(semi_orthogonal(classes, dim) * 0.1)

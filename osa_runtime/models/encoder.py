@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Optional  # TorchScript reads these annotations and does not know X | Y
+from typing import Optional  # TorchScript reads these annotations and does not support X | Y
 
 import torch
 from torch import Tensor, nn
@@ -72,7 +72,7 @@ class SkiplessEncoder(nn.Module):
         return self.head(total / mask.sum(1, keepdim=True).to(x.dtype))
 
     def _flagged(self, x: Tensor, tokens: Tensor, mask: Optional[Tensor]) -> Tensor:
-        """NaN for a real token whose id is not in the vocabulary.
+        """Return NaN for a real token whose id is not in the vocabulary.
 
         Eager refuses such ids; in an exported graph a negative one would silently count from the end of the table.
         """

@@ -33,7 +33,7 @@ class SkiplessViT(nn.Module):
         self.head = classifier(config.dim, config.classes)
 
     def take_bytes(self, standardisation: Standardisation) -> None:
-        """From now on images are uint8, pixels before ``standardisation``, which becomes a part of the model."""
+        """Take uint8 images from now on: pixels before ``standardisation``, which becomes a part of the model."""
         mean, std = (
             torch.tensor(numbers, dtype=torch.float32).expand(self.channels).repeat_interleave(self.patch**2)
             for numbers in (standardisation.mean, standardisation.std)

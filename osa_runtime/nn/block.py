@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Optional  # TorchScript reads these annotations and does not know X | Y
+from typing import Optional  # TorchScript reads these annotations and does not support X | Y
 
 from torch import Tensor, nn
 

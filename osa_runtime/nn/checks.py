@@ -1,4 +1,4 @@
-"""What the layers accept, and the messages for what they do not."""
+"""Checks of the inputs of layers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from osa_runtime.errors import InputError
 
 
 def check_sequence(x: Tensor, mask: Tensor | None, dim: int) -> None:
-    """x (batch, N, dim) of floats, and a boolean mask (batch, N)."""
+    """Check for floats x (batch, N, dim) and a boolean mask (batch, N)."""
     if not isinstance(x, Tensor) or x.dim() != 3 or x.size(-1) != dim or not x.is_floating_point():
         raise InputError(f"Expected a floating-point tensor (batch, tokens, {dim}), got {describe(x)}.")
     if mask is not None:

@@ -1,4 +1,4 @@
-"""How deep a module is for rounding: the matrices that the signal may pass, whatever kind of layer holds them."""
+"""The depth of a module for rounding: the matrices that the signal may pass, in any kind of layer."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ def matrix_count(module: nn.Module) -> int:
 
 
 def rounding_depth(module: nn.Module) -> int:
-    """What the table of tolerances takes as the depth of a whole model: rounding adds up over its matrices."""
+    """The depth of a model for the table of tolerances: rounding adds up over its matrices."""
     return max(4, matrix_count(module))

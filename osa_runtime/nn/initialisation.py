@@ -20,7 +20,7 @@ _without_values = contextvars.ContextVar("_without_values", default=False)
 
 @contextlib.contextmanager
 def without_values() -> Iterator[None]:
-    """Build a model whose weights are read from a file next: its random matrices are zero, which takes no time."""
+    """Build a model whose weights are then read from a file: its random matrices are zero, which takes no time."""
     token = _without_values.set(True)
     try:
         yield
@@ -64,7 +64,7 @@ def default_slope(depth: int) -> float:
 
 
 def default_alpha(tokens: int) -> float:
-    """Where the scale α of orthogonal attention starts for sequences of this length: 0.2/N, from 16 tokens on.
+    """The initial scale α of orthogonal attention for sequences of this length: 0.2/N, from 16 tokens on.
 
     ‖S‖ and the share of the Jacobian that comes through S grow with α·N. With this start the condition number of the
     layer's Jacobian was measured from 8 to 1024 tokens of unit variance: at most 1.8 for heads of 1 to 64 features, and
@@ -74,7 +74,7 @@ def default_alpha(tokens: int) -> float:
 
 
 def activation_gain(slope: float, dim: int, hidden: int) -> float:
-    """What the activation is multiplied by so that W₂·act(W₁x) has the norm of x on average.
+    """The factor of the activation with which W₂·act(W₁x) has the norm of x on average.
 
     W₂ = O·W₁ᵀ maps the linear term back whole, and of the |x| term the share min(1, dim/hidden) that lies in the
     range of W₁.

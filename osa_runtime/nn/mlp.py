@@ -15,7 +15,7 @@ class IsometricMLP(nn.Module):
     """x ← W₂·act(W₁x + b₁) + b₂ with act = g·LeakyReLU (or GELU).
 
     W₁ is semi-orthogonal and W₂ = O·W₁ᵀ with O orthogonal, so that without the activation x ↦ W₂W₁x is the
-    rotation O; ``activation_gain`` gives the g that keeps the norm with it.
+    rotation O; ``activation_gain`` returns the g that keeps the norm with it.
     """
 
     def __init__(self, dim: int, hidden: int, *, activation: str = "leaky_relu", slope: float = 0.5) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Optional, Self  # TorchScript reads these annotations and does not know X | Y
+from typing import Any, Optional, Self  # TorchScript reads these annotations and does not support X | Y
 
 import torch
 from torch import Tensor, nn
@@ -14,13 +14,13 @@ from osa_runtime.nn.initialisation import default_alpha
 from osa_runtime.nn.projection import ProjectedAttention, merge_heads
 from osa_runtime.ops import orthogonal_attention
 
-FEW_TOKENS = 16  # what a layer that is not told otherwise starts for
+FEW_TOKENS = 16  # the length for which a layer is initialised by default
 
 
 class OrthogonalSelfAttention(ProjectedAttention):
     """x ← W_O · exp(α/√d · (QKᵀ − KQᵀ)) · V for each head, with packed projections and a learnable α per head.
 
-    A drop-in for the attention of a block of one's own: ``forward(x, mask=None)`` with x (batch, N, dim) and a
+    A drop-in for the attention of a custom block: ``forward(x, mask=None)`` with x (batch, N, dim) and a
     boolean mask (batch, N), True for real tokens. At the start the layer is close to an isometry of its input: the
     condition number of its Jacobian grows with α·N. For tokens of unit variance it stays below 2 up to 16 of them, and
     for more with ``alpha=default_alpha(N)`` (``osa_runtime.nn.initialisation``), as the models have it.
@@ -52,7 +52,7 @@ class OrthogonalSelfAttention(ProjectedAttention):
         return ExponentialMethod(self.form, self.approximant, self.squarings)
 
     def evaluate(self, how: ExponentialMethod) -> None:
-        """Evaluate the exponential in this way from now on. TorchScript takes plain attributes alone."""
+        """Evaluate the exponential by this method from now on. TorchScript takes plain attributes only."""
         self.form, self.approximant, self.squarings = how.form, how.approximant, how.squarings
 
     def forward(self, x: Tensor, mask: Optional[Tensor] = None) -> Tensor:

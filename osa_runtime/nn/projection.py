@@ -20,7 +20,7 @@ class PackedProjection(nn.Module):
     The rows of ``weight`` go head by head, [W_Q; W_K; W_V] in each, so that the product is [Q K V] per head with
     no copy. With spectral conditioning (arXiv 2603.07162) a fixed λI is added to each of W_Q, W_K and W_V; it is
     never trained, and ``effective_weight`` has it folded in. The trained part then starts at a tenth of λ, so
-    that W + λI is well conditioned; an orthogonal W beside it could come arbitrarily close to −λI.
+    that W + λI is well conditioned; an orthogonal W could come arbitrarily close to −λI.
     """
 
     correction: Tensor
@@ -49,7 +49,7 @@ class PackedProjection(nn.Module):
 
 
 class ProjectedAttention(nn.Module):
-    """What the attention layers share: packed projections on the way in, an orthogonal matrix on the way out."""
+    """The common part of the attention layers: packed input projections and an orthogonal output matrix."""
 
     def __init__(self, dim: int, heads: int, *, conditioning: str = "none", spectral_lambda: float = 1.0) -> None:
         super().__init__()

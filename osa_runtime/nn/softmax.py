@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Optional  # TorchScript reads these annotations and does not know X | Y
+from typing import Optional  # TorchScript reads these annotations and does not support X | Y
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,6 @@ class SoftmaxSelfAttention(ProjectedAttention):
         if mask is None:
             return self.out(merge_heads(nn.functional.scaled_dot_product_attention(q, k, v)))
         mixed = nn.functional.scaled_dot_product_attention(q, k, v, mask[:, None, None, :])
-        # A softmax over no token at all is whatever a runtime makes of it; here it is zero.
+        # A softmax over no token at all depends on the runtime; here it is zero.
         empty = ~mask.any(-1)[:, None, None, None]
         return self.out(merge_heads(mixed.masked_fill(empty, 0.0)))

@@ -1,6 +1,6 @@
 """The operators: orthogonal attention and the skew exponential, in matrix products only.
 
-``README.md`` beside this file derives them. ``reference`` is the slow float64 definition they are tested against.
+``README.md`` next to this file derives them. ``reference`` is the slow float64 definition they are tested against.
 """
 
 from osa_runtime.ops import reference

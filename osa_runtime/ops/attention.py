@@ -6,7 +6,7 @@ function with keyword-only defaults.
 
 from __future__ import annotations
 
-from typing import Optional, Union  # TorchScript reads these annotations and does not know X | Y
+from typing import Optional, Union  # TorchScript reads these annotations and does not support X | Y
 
 import torch
 from torch import Tensor
@@ -35,14 +35,14 @@ def orthogonal_attention(
         q, k: (..., N, d) with the same leading dimensions.
         v: (..., N, e), any e.
         scale: a float, or a tensor that broadcasts over the leading dimensions, such as one α/√d per head.
-        mask: (..., N) boolean, True for real tokens. Padded tokens come out unchanged and influence nobody.
+        mask: (..., N) boolean, True for real tokens. Padded tokens are unchanged and influence no other token.
         form: "dense" (an N×N exponential), "lowrank" (a 2d×2d one), or "auto": dense while N ≤ 2d, and beyond, up to
             1024 tokens, where the low-rank form would lose its digits.
         approximant: "taylor", for polynomials with Taylor's or, in float32, Chebyshev's coefficients, or "pade".
         squarings: "auto" (as many as ‖S‖ needs), or a fixed number, valid for ‖S‖ up to about 0.8·2^squarings.
 
     The halves are computed in float32. NaN or Inf in an entry of the batch makes that entry NaN. The relative error is
-    at most 2e-6·max(1, ‖S‖/4), or 1e-10·max(1, ‖S‖) for float64. Where that cannot be kept, ExponentRangeError is
+    at most 2e-6·max(1, ‖S‖/4), or 1e-10·max(1, ‖S‖) for float64. If that cannot be kept, ExponentRangeError is
     raised; in compiled or exported graphs, which cannot raise, the entry is NaN.
     """
     if not torch.jit.is_scripting():
@@ -104,7 +104,7 @@ def _in_core_type(
     core = _core_dtype(q)
     q_core, k_core, v_core = q.to(core), k.to(core), v.to(core)
     if mask is not None:
-        # Filling, not multiplying: whatever padding holds, NaN included, must not reach a real token.
+        # Filling, not multiplying: nothing in the padding, NaN included, may reach a real token.
         padded = ~mask[..., None]
         q_core, k_core = q_core.masked_fill(padded, 0.0), k_core.masked_fill(padded, 0.0)
         v_core = v_core.masked_fill(padded, 0.0)

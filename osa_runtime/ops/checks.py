@@ -46,7 +46,7 @@ def check_skew(s: Tensor, approximant: str, squarings: str | int) -> None:
 
 
 def check_overflow(out: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float | Tensor) -> None:
-    """In eager mode, raise when finite inputs gave something that is not, before or after rounding to their type."""
+    """In eager mode, raise if finite inputs have a result that is not, before or after rounding to their type."""
     if torch.compiler.is_compiling() or not any_of(~torch.isfinite(out.detach().to(v.dtype))):
         return
     if any(any_of(~torch.isfinite(torch.as_tensor(x).detach())) for x in (q, k, v, scale)):
@@ -111,7 +111,7 @@ def _check_mask(mask: Tensor, q: Tensor) -> None:
 
 
 def _broadcasts(shape: torch.Size, target: torch.Size) -> bool:
-    """Whether ``shape`` broadcasts to ``target`` without enlarging it."""
+    """True if ``shape`` broadcasts to ``target`` without enlarging it."""
     if len(shape) > len(target):
         return False
     return all(a == b or a == 1 for a, b in zip(reversed(shape), reversed(target), strict=False))

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-# The lengths are part of the types, because TorchScript takes tables as default arguments and as tuples alone.
+# The lengths are part of the types, because TorchScript takes tables only as default arguments and as tuples.
 Six = tuple[float, float, float, float, float, float]
 Seven = tuple[float, float, float, float, float, float, float]
 Eight = tuple[float, float, float, float, float, float, float, float]
@@ -95,7 +95,7 @@ NEAR_ODD: Six = (
 # Steps of length R that are taken before squaring is cheaper, and how far they reach.
 CHEBYSHEV_STEPS = 4
 FARTHEST = CHEBYSHEV_REACH * CHEBYSHEV_STEPS
-# Relative to tr M⁴, more than rounding takes from it wherever the low-rank form is not in doubt (lowrank.core_norm).
+# Relative to tr M⁴, more than its rounding error wherever the low-rank form is not in doubt (lowrank.core_norm).
 FOURTHS_MARGIN = 2.0**-16
 # 4·ln 2: the balance of Q and K is the power of two next to (‖K‖²/‖Q‖²)^¼ (lowrank.gram_core).
 FOUR_LN2 = 2.772588722239781

@@ -14,9 +14,9 @@ from torch import Tensor
 
 @torch.jit.unused
 def captures_control_flow() -> bool:
-    """Whether a loop or a branch must become part of a graph.
+    """Return whether a loop or a branch must become part of a graph.
 
-    So in an exported program and in a compiled one without gradients. A compiled one with gradients runs the loop
+    True in an exported program and in a compiled one without gradients. A compiled one with gradients runs the loop
     in Python, at the price of a graph break: torch cannot differentiate its graph loops yet.
     """
     return torch.compiler.is_exporting() or (torch.compiler.is_compiling() and not torch.is_grad_enabled())
@@ -40,7 +40,7 @@ def loop(
     state: tuple[Tensor, ...],
     fixed: tuple[Tensor, ...] = (),
 ) -> tuple[Tensor, ...]:
-    """The state after as many turns as ``unfinished`` says of it; ``fixed`` is read by the turns and not changed."""
+    """The state after turns while ``unfinished`` is true of it; ``fixed`` is read by the turns and not changed."""
     from torch._higher_order_ops import while_loop
 
     if _traced_directly():

@@ -17,7 +17,7 @@ from osa_runtime.exponential import ExponentialMethod
 
 Replacement = Callable[..., Tensor]
 
-# A plain list with the owning thread beside each entry: torch.compile can trace a look at it, not at a ContextVar.
+# A plain list with the owning thread of each entry: torch.compile can trace a look at it, not at a ContextVar.
 _active: list[tuple[int, Replacement]] = []
 
 
@@ -33,7 +33,7 @@ def intercept(replacement: Replacement) -> Iterator[None]:
 
 
 def intercepted(*arguments: Any) -> Tensor | None:
-    """The replacement's output, or None where none is active."""
+    """The replacement's output, or None if none is active."""
     if _active:
         for owner, replacement in reversed(_active):
             if owner == threading.get_ident():

@@ -34,7 +34,7 @@ from osa_runtime.ops.values import any_of, trip_count, whole
 def lowrank_change(
     q: Tensor, k: Tensor, v: Tensor, c: Tensor, approximant: str, squarings: int, double: bool, or_dense: bool
 ) -> Tensor:
-    """(e^S − I)·V. ``double`` says that the result is float64; ``squarings`` < 0 means as many as needed.
+    """(e^S − I)·V. With ``double`` the result is float64; ``squarings`` < 0 means as many as needed.
 
     In float64 where float32 would lose digits or take many steps. ``or_dense`` lets the dense form take over where this
     one has lost its digits.
@@ -67,7 +67,7 @@ def lowrank_change(
 def precision_level(norm: Tensor, in_doubt: Tensor, near: float = NEAR_REACH, farthest: float = FARTHEST) -> Tensor:
     """0 where all entries take the short polynomial, 1 where one needs steps, 2 where one needs float64.
 
-    Asked so that a norm of NaN is far: float64 makes NaN of its entry alone.
+    The comparisons treat a norm of NaN as far: float64 makes only its entry NaN.
     """
     if not torch.jit.is_scripting():
         norm, in_doubt = whole(norm), whole(in_doubt)
@@ -82,7 +82,7 @@ def gram_core(q: Tensor, k: Tensor, v: Tensor, c: Tensor, four_ln2: float = FOUR
     """
     qq, qk, kk = q.mT @ q, q.mT @ k, k.mT @ k
     q_size, k_size = _mean_of_diagonal(qq.detach()), _mean_of_diagonal(kk.detach())
-    # The logarithms apart: the ratio may be beyond float32 where S is not.
+    # Separate logarithms: the ratio may be beyond float32 where S is not.
     ratio = torch.where((q_size > 0) & (k_size > 0), torch.log(k_size) - torch.log(q_size), torch.zeros_like(q_size))
     t = torch.exp2(torch.round(ratio / four_ln2))[..., None, None]
     upper = torch.cat([-c * qk, (c * t * t) * qq], -1)
@@ -172,7 +172,7 @@ def _float64_change(q: Tensor, k: Tensor, for_q: Tensor, for_k: Tensor, lost: Te
 
 
 def _is_affordable(q: Tensor, tokens: int = MOST_DENSE_TOKENS, entries: int = MOST_DENSE_ENTRIES) -> bool:
-    """Whether S, N×N for each entry, may be formed: the rest of the batch must not pay too much for one entry."""
+    """True if S, N×N for each entry, may be formed: the rest of the batch must not pay too much for one entry."""
     return q.size(-2) <= tokens and q.numel() // q.size(-1) * q.size(-2) <= entries
 
 

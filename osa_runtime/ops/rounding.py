@@ -32,14 +32,14 @@ def gram_amplification(m: Tensor, norm: Tensor) -> Tensor:
 
 
 def is_in_doubt(m: Tensor, w: Tensor, norm: Tensor, limit: float = FLOAT32_AMPLIFICATION) -> Tensor:
-    """Which entries leave the digits or the range of float32; asked so that NaN does."""
+    """True for entries that exceed the digits or the range of float32, NaN included."""
     return ~((gram_amplification(m, norm) <= limit) & torch.isfinite(w.detach().square().sum((-2, -1))))
 
 
 def is_lost_in_gram(m: Tensor, norm: Tensor, double: bool) -> Tensor:
-    """Which entries have lost, in float64, the digits of a float32 result, or ten digits of a float64 one.
+    """True for entries that have lost, in float64, the digits of a float32 result, or ten digits of a float64 one.
 
-    NaN and Inf have not lost anything: they came in, and go out as NaN. Beyond ‖S‖ of 8 every method loses in
+    False for NaN and Inf, which are in the input and stay NaN. Beyond ‖S‖ of 8 every method loses digits in
     proportion to it.
     """
     # A product: TorchScript stores larger whole numbers as integers, and reads no constants of a module.
@@ -59,7 +59,7 @@ def is_lost_in_terms(q: Tensor, k: Tensor, c: Tensor, norm: Tensor, double: bool
 
 
 def check_digits(lost: Tensor) -> None:
-    """In eager mode, raise where an entry is lost; a graph, which cannot raise, returns NaN for it."""
+    """In eager mode, raise if an entry is lost; a graph, which cannot raise, returns NaN for it."""
     if torch.compiler.is_compiling() or not any_of(lost):
         return
     raise ExponentRangeError(

@@ -1,4 +1,4 @@
-"""Scaling and squaring: how often to halve the exponent, and the doubling that undoes it.
+"""Scaling and squaring: the number of halvings of the exponent, and the doubling that undoes them.
 
 Written for three readers at once, eager PyTorch, TorchScript and torch.export, so constants are local
 literals (TorchScript cannot see module globals) and data-dependent loops go through ``graph_control``.
@@ -79,9 +79,9 @@ def scaling(norm: Tensor, theta: float, squarings: int, double: bool, least: int
 
 
 def check_range(norm: Tensor, theta: float, squarings: int, double: bool) -> None:
-    """In eager mode, raise when a finite norm is out of range. ``squarings`` < 0 stands for auto.
+    """In eager mode, raise if a finite norm is out of range. ``squarings`` < 0 stands for auto.
 
-    A NaN or Inf came in with the input, and goes out as NaN.
+    A NaN or Inf in the input is not an error: the result is NaN.
     """
     limit = largest_norm(theta, squarings, double)
     if torch.compiler.is_compiling() or not any_of(torch.isfinite(norm) & (norm > limit)):
@@ -100,9 +100,9 @@ def check_range(norm: Tensor, theta: float, squarings: int, double: bool) -> Non
 
 
 def doubled_expm1(e: Tensor, squarings: Tensor) -> Tensor:
-    """e^(2ˢA) − I from E = e^A − I: E ← 2E + E², as often as ``squarings`` says.
+    """e^(2ˢA) − I from E = e^A − I: E ← 2E + E², ``squarings`` times.
 
-    Carrying e^A − I instead of e^A is what keeps an entry of small norm exact when another entry of its batch
+    Carrying e^A − I instead of e^A keeps an entry of small norm exact when another entry of its batch
     needs many squarings.
     """
     if not torch.jit.is_scripting():  # noqa: SIM102  # TorchScript skips the body only when this stands alone

@@ -13,7 +13,7 @@ STEPS = 8
 def spectral_norm(q: Tensor, k: Tensor, scale: Tensor) -> Tensor:
     """‖S‖₂ for each entry, by power iteration on the factors.
 
-    From below, and within some ten percent, which is enough to scale a tolerance.
+    The estimate is a lower bound within some ten percent, which is enough to scale a tolerance.
     """
     q, k = q.to(torch.float64), k.to(torch.float64)
     c = scale.to(torch.float64)[..., None, None]

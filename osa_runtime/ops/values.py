@@ -1,8 +1,8 @@
-"""Decisions that depend on values: what a branch, a loop or a check may look at.
+"""Decisions that depend on values: the values that a branch, a loop or a check may use.
 
 Under ``torch.func.vmap`` a tensor stands for one entry of a batch that the caller cannot see; a branch is taken for the
 whole batch, so the values of all entries decide. Meta and fake tensors have no values: checks are skipped, and the
-shortest way gives the shapes.
+shortest path determines the shapes.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from torch import Tensor
 
 
 def any_of(condition: Tensor) -> bool:
-    """Whether the condition holds for any entry; False where there are no values."""
+    """True if the condition holds for any entry; False if there are no values."""
     if torch.jit.is_scripting():
         return bool(condition.any())
     return _any_of(condition)
 
 
 def trip_count(count: Tensor) -> int:
-    """How often a loop runs; 0 where there are no values."""
+    """The number of turns of a loop; 0 if there are no values."""
     if torch.jit.is_scripting():
         return int(count)
     return _trip_count(count)

@@ -1,7 +1,7 @@
-"""The certificate: what was verified, on what, by what, how far it was from the truth, and the verdict.
+"""The certificate: the subject of a verification, its cases, its parties, their distances, and the verdict.
 
 It is a plain JSON file, and needs nothing but the standard library to be read. A hash of its content shows damage and
-careless editing; whoever must know where it comes from asks for a signature (``signing.py``).
+careless editing; a signature (``signing.py``) proves its origin.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Check:
 
 @dataclass(frozen=True)
 class OutputResult:
-    """One output of one case. The three distances are None where a party is missing or gave nothing to measure."""
+    """One output of one case. The three distances are None if a party is missing or has nothing to measure."""
 
     name: str
     verdict: Verdict
@@ -54,7 +54,7 @@ class OutputResult:
 
     @property
     def remark(self) -> str:
-        """The reason; nothing where the figures say it: a pass, with no distance above the tolerance."""
+        """The reason; empty for a pass with no distance above the tolerance, where the figures are enough."""
         found = [metrics.get("max_rel") for metrics in (self.artifact, self.eager, self.parity) if metrics]
         limit = math.inf if self.tolerance is None else self.tolerance
         plain = self.verdict == "pass" and all(distance is None or distance <= limit for distance in found)
@@ -91,7 +91,7 @@ class HeadResult:
 
 @dataclass(frozen=True)
 class LayerResult:
-    """What only OSA can check, for one attention layer on one case, in one of the parties."""
+    """The checks that only OSA allows, for one attention layer on one case, in one of the parties."""
 
     layer: str
     party: Literal["artifact", "eager", "reference"]
@@ -103,14 +103,14 @@ class LayerResult:
     tolerance: float
     passed: bool
     reason: str
-    directions: int | None = None  # how many directions AᵀA was probed in; None: all
+    directions: int | None = None  # the number of probed directions of AᵀA; None: all
 
 
 @dataclass(frozen=True)
 class UnitResult:
     """One part of the model, on the case where it is closest to its limit or beyond it.
 
-    ``alone`` is fed with eager's input, ``cumulative`` stands at the end of all before it.
+    ``alone`` is its error on eager's input, ``cumulative`` the error after it in a run of the whole model.
     """
 
     unit: str
@@ -127,7 +127,7 @@ class UnitResult:
 
 @dataclass(frozen=True)
 class Bisection:
-    """The first unit that is wrong by itself, and the first behind which the signal is wrong."""
+    """The first unit that is wrong by itself, and the first after which the signal is wrong."""
 
     alone: str | None
     cumulative: str | None
@@ -137,7 +137,7 @@ class Bisection:
 
 @dataclass(frozen=True)
 class Signature:
-    """Of the canonical content: ``key`` is the fingerprint of the key that made it, ``value`` hexadecimal."""
+    """The signature of the canonical content, hexadecimal; ``key`` is the fingerprint of the key that made it."""
 
     algorithm: Literal["ed25519"]
     key: str
@@ -164,7 +164,7 @@ class Certificate:
 
     @property
     def basis(self) -> Basis:
-        """What the verdict rests on. Where structures could not be compared there is a note, and no such check."""
+        """The basis of the verdict. If structures could not be compared, there is a note and no such check."""
         if self.reference is None and not self.settings.get("given_outputs"):
             return "no reference"
         compared = any(check.name == STRUCTURE_CHECK for check in self.checks)
@@ -172,7 +172,7 @@ class Certificate:
 
     @property
     def verdict(self) -> Literal["pass", "consistent", "fail"]:
-        """Without a reference nothing passes: the artifact is consistent with itself and with what OSA promises."""
+        """The verdict; "consistent", not "pass", without a reference: the artifact agrees with itself and with OSA."""
         if self.failures() or all(case.verdict != "pass" for case in self.cases):
             return "fail"
         return "consistent" if self.basis == "no reference" else "pass"
@@ -183,11 +183,11 @@ class Certificate:
 
     @property
     def failed(self) -> bool:
-        """Something is wrong, or nothing could be decided."""
+        """True if something is wrong, or nothing could be decided."""
         return self.verdict == "fail"
 
     def failures(self) -> list[str]:
-        """Everything that failed, most telling first."""
+        """Everything that failed, the most specific first."""
         found = [f"{check.name}: {check.detail}" for check in self.checks if not check.passed]
         found += [f"{unit.unit}: {unit.reason}" for unit in self.units if not unit.passed]
         found += [f"{layer.layer} ({layer.party}): {layer.reason}" for layer in self.layers if not layer.passed]
@@ -196,7 +196,7 @@ class Certificate:
         return found
 
     def evaluated(self, evaluation: Evaluation) -> Certificate:
-        """With the accuracy on labelled data, which must not be much worse than the reference's."""
+        """Add the accuracy on labelled data, which must not be much worse than the reference's."""
         check = Check("accuracy", evaluation.acceptable, str(evaluation))
         notes = (*self.notes, *evaluation.notes)
         return dataclasses.replace(self, evaluation=evaluation, checks=(*self.checks, check), notes=notes)
@@ -207,7 +207,7 @@ class Certificate:
         return dict(self.subject.get("files", {}))
 
     def canonical(self) -> bytes:
-        """The content as bytes that do not depend on spacing or order; all but the signature."""
+        """The content without the signature, as bytes that do not depend on spacing or order."""
         return _canonical(self._content())
 
     def _content(self) -> dict[str, Any]:
@@ -222,12 +222,12 @@ class Certificate:
         return _dump(content | {"signature": signature, "sha256": _digest(content)}, indent=2) + "\n"
 
     def _derived(self) -> dict[str, Any]:
-        """What is written for the reader's sake, and derived again when it is read."""
+        """Fields that are written for human readers, and derived again when the file is read."""
         return {"version": VERSION, "verdict": self.verdict, "basis": self.basis}
 
     def write(self, path: Path) -> None:
         with atomic_file(path) as temporary:
-            # A file name that is no UTF-8 has surrogates in Python, for which JSON has an escape.
+            # A file name that is not UTF-8 has surrogates in Python, for which JSON has an escape.
             temporary.write_bytes(self.to_json().encode("utf-8", "backslashreplace"))
 
 
@@ -239,12 +239,12 @@ def read_certificate(path: str | Path) -> Certificate:
     except FileNotFoundError:
         raise ArtifactError(f"{where} does not exist; write it with `osa verify`.") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise ArtifactError(f"{where} is no certificate: {error}") from error
+        raise ArtifactError(f"{where} is not a certificate: {error}") from error
     try:
         return _certificate(content)
     except (TypeError, ValueError, RecursionError) as error:
         raise ArtifactError(
-            f"{where} is no certificate of version {VERSION} ({error}); verify the artifact again."
+            f"{where} is not a certificate of version {VERSION} ({error}); verify the artifact again."
         ) from error
 
 
@@ -278,7 +278,7 @@ def _canonical(content: dict[str, Any]) -> bytes:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Two readers may choose different ones of two equal names."""
+    """The fields by name; a repeated name is an error, because readers disagree about it."""
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("it has a field twice")
@@ -290,7 +290,7 @@ def _dump(content: Any, **style: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no NaN and no infinity: they become null."""
+    """The value with NaN and infinity, which JSON does not have, as null."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -22,7 +22,7 @@ class Tolerance:
         return self.atol + self.rtol * largest
 
     def needed(self, max_abs: float, largest: float) -> float:
-        """The rtol that would have been enough beside this atol."""
+        """The rtol that would have been enough together with this atol."""
         return max(0.0, max_abs - self.atol) / max(largest, TINY)
 
 
@@ -30,7 +30,7 @@ class Tolerance:
 class Comparison:
     """True when the output passed. ``error`` is also the tolerance that would have been needed.
 
-    ``metrics`` is None where there is nothing to measure: another shape or type, NaN, Inf, or no values at all.
+    ``metrics`` is None if there is nothing to measure: another shape or type, NaN, Inf, or no values at all.
     """
 
     passed: bool
@@ -51,9 +51,9 @@ def compare(
     same_type: bool = True,
     classes: bool = False,
 ) -> Comparison:
-    """Type, shape, finite values, then max|actual − expected| against the tolerance, subtracted in float64.
+    """Compare type, shape, finite values, then max|actual − expected|, in float64, with the tolerance.
 
-    Whole numbers and truth values have to be equal: they are places and decisions, not measurements.
+    Whole numbers and booleans have to be equal: they are indices and decisions, not measurements.
     """
     wanted = tolerance if isinstance(tolerance, Tolerance) else Tolerance(tolerance)
     reason = _mismatch(actual, expected, same_type)
@@ -63,14 +63,14 @@ def compare(
         return Comparison(True, 0.0, wanted.rtol, "no values")
     if actual.dtype.kind in "biu" and not np.array_equal(actual, expected):
         reason = (
-            f"{int(np.count_nonzero(actual != expected))} of {actual.size} values differ, and no tolerance is for them"
+            f"{int(np.count_nonzero(actual != expected))} of {actual.size} values differ, and they have no tolerance"
         )
         return Comparison(False, np.inf, wanted.rtol, reason)
     metrics = measure(actual, expected, classes=classes)
     largest = float(np.max(np.abs(expected.astype(np.float64))))
     error = wanted.needed(metrics.max_abs, largest)
-    beside = f" beside an absolute {wanted.atol:.2g}" if wanted.atol else ""
-    reason = f"relative error {error:.2g}, tolerance {wanted.rtol:.2g}{beside}"
+    absolute = f" plus an absolute {wanted.atol:.2g}" if wanted.atol else ""
+    reason = f"relative error {error:.2g}, tolerance {wanted.rtol:.2g}{absolute}"
     return Comparison(bool(error <= wanted.rtol), error, wanted.rtol, reason, metrics)
 
 

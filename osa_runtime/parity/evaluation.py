@@ -1,4 +1,4 @@
-"""How often a classifier is right, how sure that is, and whether two of them differ by more than chance."""
+"""The accuracy of a classifier, its confidence interval, and a test whether two differ by more than chance."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CHANCE = 0.01  # differences that are likelier than this are called chance
 
 @dataclass(frozen=True)
 class Accuracy:
-    """``by_class`` has the samples and the right answers of each label; ``nonfinite`` samples had NaN or Inf."""
+    """The accuracy of a model: ``by_class`` has samples and right answers by label, ``nonfinite`` is NaN or Inf."""
 
     model: str
     samples: int
@@ -26,7 +26,7 @@ class Accuracy:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Wilson's, for 95 %: the accuracies that such a count is compatible with."""
+        """Wilson's 95 % interval: the accuracies that such a count is compatible with."""
         n, p = self.samples, self.value
         middle = (p + Z * Z / (2 * n)) / (1 + Z * Z / n)
         half = Z / (1 + Z * Z / n) * math.sqrt(p * (1 - p) / n + Z * Z / (4 * n * n))
@@ -39,8 +39,8 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """``differ`` samples got different answers from the two; ``gained`` only the model has right, ``lost`` only the
-    other."""
+    """The accuracy of a model, and of another. ``differ`` counts the samples with different answers, ``gained`` those
+    that only the model has right, ``lost`` those that only the other has right."""
 
     data: str
     sha256: str  # of the images and labels
@@ -53,7 +53,7 @@ class Evaluation:
 
     @property
     def drop(self) -> float:
-        """In percentage points; negative where the model is the better one."""
+        """The loss of accuracy in percentage points; negative if the model is better."""
         return 100 * (self.lost - self.gained) / self.accuracy.samples
 
     @property
@@ -62,10 +62,10 @@ class Evaluation:
 
     @property
     def failure(self) -> str | None:
-        """NaN and Inf are no answers."""
+        """The reason why there is no accuracy: NaN and Inf are not answers."""
         for part in (self.accuracy, self.against):
             if part is not None and part.nonfinite:
-                return f"{part.model} gives NaN or Inf for {part.nonfinite} of {part.samples} samples"
+                return f"{part.model} returns NaN or Inf for {part.nonfinite} of {part.samples} samples"
         return None
 
     def __str__(self) -> str:
@@ -78,17 +78,17 @@ class Evaluation:
 
     @property
     def acceptable(self) -> bool:
-        """For a certificate: all outputs are finite, and a reference is not better by much and by more than chance."""
+        """True if all outputs are finite and the reference is not better by much and by more than chance."""
         worse = self.beyond(MOST_DROP) and self.p_value < CHANCE
         return self.failure is None and not worse
 
     def beyond(self, points: float) -> bool:
-        """Whether the accuracy is lower than the other's by more percentage points than these."""
+        """Return whether the accuracy is lower than the other's by more than these percentage points."""
         return 100 * (self.lost - self.gained) > points * self.accuracy.samples * (1 + 1e-12)
 
 
 def mcnemar(gained: int, lost: int) -> float:
-    """The exact test: how likely so uneven a split of the differences is, if either way is as likely."""
+    """McNemar's exact test: the probability of a split this uneven if gains and losses are equally likely."""
     n, fewer = gained + lost, min(gained, lost)
     term, tail = 1, 0
     for i in range(fewer + 1):

@@ -1,4 +1,4 @@
-"""The inputs that a model is verified on: several sizes, and kinds of values that are hard in different ways."""
+"""The inputs of a verification: several sizes, and kinds of values that are difficult for different reasons."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from osa_runtime.interface import Interface
 from osa_runtime.sample_inputs import FLOAT_KINDS, ID_KINDS, Array, sample_inputs
 
 BATCHES = (1, 2, 5)
-LONGEST = 1024  # beyond that, a length must be asked for
+LONGEST = 1024  # longer ones must be requested
 
 Sizes = dict[str, int]
 
@@ -38,7 +38,7 @@ def sweep(
 ) -> Iterator[Case]:
     """Random values at every size, the other kinds at one size that is neither 1 nor even.
 
-    ``width`` is the size d of a head: lengths below and above 2d take different ways through the model.
+    ``width`` is the size d of a head: lengths below and above 2d take different paths through the model.
     """
     sizes = all_sizes(interface, width, batches, lengths)
     for index, chosen in enumerate(sizes):
@@ -65,7 +65,7 @@ def _middle(interface: Interface, sizes: Sequence[dict[str, int]]) -> dict[str, 
 def all_sizes(
     interface: Interface, width: int | None, batches: Sequence[int] | None, lengths: Sequence[int] | None
 ) -> list[Sizes]:
-    """Every batch size at every length where batches were asked for; otherwise one for each length, in turn."""
+    """Every batch size at every length if batches were requested; otherwise one for each length, in turn."""
     rows, long = _batches(interface, batches), _lengths(interface, width, lengths)
     if batches is None and len(long) > 1:
         pairs = [rows[index % len(rows)] | chosen for index, chosen in enumerate(long)]
@@ -75,7 +75,7 @@ def all_sizes(
 
 
 def default_lengths(limit: int | None, width: int | None) -> list[int]:
-    """One token, odd, around 2d, and longer than any example; and the longest, if it is not long."""
+    """Lengths of one token, odd, around 2d, longer than any example, and the longest up to ``LONGEST``."""
     twice = 2 * (width or 16)
     wanted = [1, 7, twice - 1, twice, twice + 1, 2 * twice + 3]
     if limit is not None:
@@ -91,7 +91,7 @@ def _batches(interface: Interface, batches: Sequence[int] | None) -> list[Sizes]
 
 
 def _lengths(interface: Interface, width: int | None, lengths: Sequence[int] | None) -> list[Sizes]:
-    """All axes beside the batch get the same length, as far as each of them takes it."""
+    """The same length for all axes except the batch, as far as each of them takes it."""
     if not interface.lengths:
         _refuse("lengths", lengths)
         return [{}]
@@ -104,7 +104,7 @@ def _lengths(interface: Interface, width: int | None, lengths: Sequence[int] | N
 
 
 def _fitting(interface: Interface, axis: str, asked: Sequence[int] | None, usual: Sequence[int]) -> list[int]:
-    """The sizes that were asked for, each once, or the usual ones as far as the axis takes them."""
+    """The requested sizes, each once, or the usual ones as far as the axis takes them."""
     least, limit = interface.least(axis), interface.limit(axis)
     for size in asked or ():
         if size < least or (limit is not None and size > limit):

@@ -1,8 +1,8 @@
-"""The one judgement of exports and verification: float64 decides, and what rounding explains is measured.
+"""The judgement of exports and verification: float64 decides, and the effect of rounding is measured.
 
-An output is judged row by row: neither a row of large values nor one without digits may hide what is wrong with
-another. The verdict on an output is that on its worst row; an output of which no row has numbers to compare, since all
-must be NaN, is undecided.
+An output is judged row by row: neither a row of large values nor one without digits may hide a fault in another.
+The verdict on an output is that on its worst row; an output without numbers to compare, since all must be NaN, is
+undecided.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ErrorHistogram:
 
 @dataclass(frozen=True)
 class Answers:
-    """What the parties said on one case; a sentence in place of answers says why there are none.
+    """The answers of the parties to one case; a string in place of answers is the reason why there are none.
 
     ``norms`` has ‖S‖₂ by row, or one number for all. ``refusals`` are the rows that eager refuses, and why.
     """
@@ -63,10 +63,10 @@ class Answers:
 
 @dataclass(frozen=True)
 class Rules:
-    """How an output is judged: the tolerance at a given ‖S‖, and the ‖S‖ beyond which NaN is the right answer.
+    """The rules for judging an output: the tolerance at a given ‖S‖, and the ‖S‖ beyond which NaN is the right answer.
 
-    ``batch`` is the axis of the rows, ``spread`` measures what rounding explains on a case. ``reference_norm`` is the
-    range of a reference that is an artifact itself, and may give NaN beyond it.
+    ``batch`` is the axis of the rows, ``spread`` measures the effect of rounding on a case. ``reference_norm`` is the
+    range of a reference that is an artifact itself, and may return NaN beyond it.
     """
 
     tolerance: Callable[[float], Tolerance]
@@ -75,7 +75,7 @@ class Rules:
     spread: Callable[[Case], Spread | None] | None = None
     same_type: bool = True
     reference_norm: float | None = None
-    strict: bool = False  # the user's own tolerance: neither eager's distance nor amplified rounding excuses more
+    strict: bool = False  # the user's own tolerance: neither eager's distance nor amplified rounding extends it
     histogram: ErrorHistogram = field(default_factory=ErrorHistogram)
 
 
@@ -117,7 +117,7 @@ def _limits(row: Row, rules: Rules) -> RowLimits:
 
 
 def _largest(norms: Array | None) -> float | None:
-    """None where nothing was measured, or it is no number."""
+    """The largest finite norm; None if there is none."""
     finite: Array = np.zeros(0) if norms is None else norms[np.isfinite(norms)]
     return float(np.max(finite)) if len(finite) else None
 
@@ -187,7 +187,7 @@ def _norm_at(norms: Array | None, index: int) -> float | None:
 
 
 def _spread_of_row(measured: Callable[[], Spread | None], name: str, place: int | None) -> list[Array] | None:
-    """One row of the answers without a change, and with each; None where it could not be measured."""
+    """One row of the answers without a change and with each change; None if it could not be measured."""
     spread = measured()
     if spread is None or not spread.changed:
         return None
@@ -219,7 +219,7 @@ def _all_must_be_nan(findings: Sequence[Finding]) -> bool:
 
 
 def _metrics(name: str, answers: Answers, rules: Rules, rows: Sequence[Row]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The distances over all rows that are numbers to every party."""
+    """The distances over all rows that are finite in every party."""
     assert not isinstance(answers.artifact, str)
     arrays = {"actual": answers.artifact[name]}
     arrays |= {"eager": answers.eager[name]} if answers.eager is not None else {}

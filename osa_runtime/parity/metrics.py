@@ -1,4 +1,4 @@
-"""How far one array is from another, in several measures, all taken in float64."""
+"""The distance of two arrays in several measures, all taken in float64."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ TINY = float(np.finfo(np.float64).tiny)
 @dataclass(frozen=True)
 class Metrics:
     """``max_rel`` and ``rms`` are relative to the largest magnitude and to the RMS of the expected values; ``max_rel``
-    by row, where there are rows, so that large ones do not hide what is wrong with small ones.
+    by row, where there are rows, so that large ones do not hide faults in small ones.
 
     ULPs are those of the actual values' own type at the largest expected magnitude of its last axis: between values
     near zero the number of representable numbers says nothing about a sum that passed through large ones.
-    ``top1`` is the share of rows whose largest entry stands at the same place; None where there are no classes.
+    ``top1`` is the share of rows whose largest entry is at the same place; None without classes.
     """
 
     max_abs: float
@@ -36,9 +36,9 @@ class Metrics:
 
 
 def measure(actual: NDArray[Any], expected: NDArray[Any], *, classes: bool = False, by_row: bool = False) -> Metrics:
-    """Both must be finite, of one shape and not empty; ``classes`` says that the last axis holds logits.
+    """Measure two finite arrays of one shape, not empty; with ``classes``, the last axis holds logits.
 
-    ``by_row``: the first axis holds rows that have nothing to do with each other.
+    With ``by_row``, the first axis holds independent rows.
     """
     a, b = actual.astype(np.float64), expected.astype(np.float64)
     with np.errstate(over="ignore"):  # at the end of float64 a distance is infinite, which fails
@@ -60,7 +60,7 @@ def measure(actual: NDArray[Any], expected: NDArray[Any], *, classes: bool = Fal
 
 
 def _rms(x: NDArray[np.float64]) -> float:
-    """Of values of any size: their squares might be too large or too small for float64."""
+    """The RMS of values of any size, whose squares might overflow or underflow float64."""
     top = float(np.max(np.abs(x)))
     return top * float(np.sqrt(np.mean(np.square(x / top)))) if 0.0 < top < np.inf else top
 

@@ -1,6 +1,6 @@
 """The wide sweep, as a plan: kinds, sizes and seeds. The values are made when a case is run.
 
-It goes where a fault could hide from a few samples: batches beyond those that the server makes, every length that a
+It covers what a few samples could miss: batches beyond those that the server makes, every length that a
 form begins or ends at and a grid between, all ways of padding at several lengths, every id, magnitudes through every
 threshold of the exponential, pixels as the recorded preprocessing makes them, NaN and Inf.
 """
@@ -16,12 +16,12 @@ from osa_runtime.parity.feeds import Case, Sizes
 from osa_runtime.sample_inputs import MASK_KINDS, PICTURE_KINDS, sample_inputs
 
 SERVED = 32  # rows in the largest batch that the server makes by default
-MOST_DENSE = 1024  # tokens up to which the dense form is fallen back to
-SHORT = 9  # tokens, where it is the batch that is tried
-LONGEST = 4096  # beyond that, a length must be asked for
+MOST_DENSE = 1024  # tokens up to which the dense form is the fallback
+SHORT = 9  # tokens in cases about the batch
+LONGEST = 4096  # longer ones must be requested
 STEP = 4.0  # between magnitudes; ‖S‖ grows by its square
 COARSE = (STEP**-9, STEP**-6, STEP**-3, 2.0, STEP**3, STEP**6)
-# Close together where a deep model still has digits: what is clipped or changed at large values shows there.
+# Close together where a deep model still has digits: clipping and other changes at large values show there.
 FINE = (1.5, 3.0, *(STEP**power for power in (-8, 2, -1, 1, -5, 5, -7, 4, -4, 7, -2, 8)))
 CELLS = 2048  # ids in one case
 
@@ -34,7 +34,7 @@ class Planned:
 
     @property
     def cells(self) -> int:
-        """What its cost is in proportion to."""
+        """The size that the cost is proportional to."""
         product = 1
         for size in self.sizes.values():
             product *= size
@@ -42,7 +42,7 @@ class Planned:
 
     @property
     def may_be_nan(self) -> bool:
-        """Whether NaN may be the right answer, which only a reference can tell."""
+        """True if NaN may be the right answer, which only a reference can tell."""
         return self.kind in ("broken", "empty") or (self.kind.startswith("scaled ") and float(self.kind[7:]) > 1)
 
     def case(self, interface: Interface) -> Case:
@@ -50,10 +50,10 @@ class Planned:
 
 
 def essential(interface: Interface, middle: Sizes, seed: int, *, grid: bool) -> list[Planned]:
-    """What is always run. ``grid`` is False where the user chose the sizes: then all come at ``middle``."""
+    """The cases that are always run. ``grid`` is False if the user chose the sizes: then all have ``middle``."""
     found = [(kind, middle) for kind in _kinds(interface)]
     if _has_floats(interface):
-        # NaN in one row, Inf in another, and a third that must not know of it
+        # NaN in one row, Inf in another, and a third that must not be affected
         several = {axis: 3 for axis in middle if grid and axis == interface.batch}
         found.append(("broken", _fitting(interface, middle | several)))
     if grid and interface.batch is not None:
@@ -65,7 +65,7 @@ def essential(interface: Interface, middle: Sizes, seed: int, *, grid: bool) -> 
 
 
 def further(interface: Interface, middle: Sizes, width: int | None, seed: int) -> list[Planned]:
-    """What is run as long as there is time, the most different first."""
+    """The cases that are run while there is time, the most different first."""
     groups = [
         [(f"scaled {factor:.6g}", middle) for factor in FINE if _has_floats(interface)],
         [("random", _sized(interface, middle, rows, SHORT)) for rows in _batches() if interface.batch is not None],
@@ -89,7 +89,7 @@ def _kinds(interface: Interface) -> Iterator[str]:
     if interface.pixels:
         yield from PICTURE_KINDS
     if interface.mask is not None:
-        yield from (kind for kind in MASK_KINDS if kind != "padded")  # which the plain sweep has
+        yield from (kind for kind in MASK_KINDS if kind != "padded")  # it is in the plain sweep
 
 
 def _has_floats(interface: Interface) -> bool:

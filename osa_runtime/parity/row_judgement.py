@@ -25,7 +25,7 @@ Measured = Callable[[], Sequence[NDArray[Any]] | None]
 
 @dataclass(frozen=True)
 class Row:
-    """One row as the parties gave it, flat, in float64; None for a party that was not asked."""
+    """One row of each party's answer, flat, in float64; None for a party that was not run."""
 
     place: int | None  # None: an output without rows
     artifact: Values
@@ -33,7 +33,7 @@ class Row:
     oracle: Values | None
     norm: float
     refusal: str | None = None  # eager's, in its words
-    whole: bool = False  # whole numbers or truth values: places and decisions, not measurements
+    whole: bool = False  # whole numbers or booleans: indices and decisions, not measurements
     shown: bool = False  # NaN or Inf in this row of any output of the artifact
 
     @property
@@ -56,8 +56,8 @@ class RowLimits:
 
 @dataclass(frozen=True)
 class Finding:
-    """``error`` is the tolerance that would have been needed; None where there was nothing to measure, as with NaN that
-    must be."""
+    """``error`` is the tolerance that would have been needed; None if there was nothing to measure, as with
+    expected NaN."""
 
     verdict: Verdict
     reason: str
@@ -70,7 +70,7 @@ class Finding:
 
 
 def judge_row(row: Row, limits: RowLimits, measured: Measured) -> Finding:
-    """``measured`` gives the row in float64 without a change and with several, where that can be had."""
+    """Judge a row; ``measured`` returns it in float64 without a change and with several, if possible."""
     rtol = limits.tolerance.rtol
     if row.refusal is not None and not _near_limit(row.norm, limits.largest_norm):
         if row.shown:
@@ -90,18 +90,18 @@ def _near_limit(norm: float, largest: float | None) -> bool:
 
 
 def _not_finite(row: Row, limits: RowLimits) -> Finding | None:
-    """NaN and Inf on either side; None where the row can be compared value by value."""
+    """The finding on NaN and Inf on either side; None if the row can be compared value by value."""
     rtol, broken = limits.tolerance.rtol, ~np.isfinite(row.artifact)
     expected = np.zeros_like(broken) if row.truth is None or row.refusal else ~np.isfinite(row.truth)
     if expected.any():
         wrong = int(np.count_nonzero(expected & ~broken))
         if wrong and limits.reference_norm is not None and NORM_SLACK * row.norm > limits.reference_norm:
             said = f"‖S‖ is up to {row.norm:.3g}, and the reference is exported for {limits.reference_norm:.3g}"
-            return Finding("undecided", f"only the reference gives NaN: {said}", rtol)
+            return Finding("undecided", f"only the reference returns NaN: {said}", rtol)
         if wrong:
             return Finding("fail", f"{wrong} of {broken.size} values are finite, expected NaN", rtol)
         if expected.all():
-            others = "the reference gives" if row.oracle is None else "float64 and eager give"
+            others = "the reference returns" if row.oracle is None else "float64 and eager return"
             return Finding("pass", f"NaN, as it must be: {others} it, too", rtol)
     missing = int(np.count_nonzero(broken & ~expected))
     if not missing:
@@ -111,7 +111,7 @@ def _not_finite(row: Row, limits: RowLimits) -> Finding | None:
         said = f"‖S‖ is up to {row.norm:.3g}, and it is exported for {largest:.3g}"
         return Finding("pass", f"NaN, as it must be: {said}", rtol)
     if row.oracle is not None and row.eager is not None and not np.isfinite(row.eager).all():
-        reason = "eager in this precision gives NaN or Inf, too, where float64 does not: this input is beyond it"
+        reason = "eager in this precision returns NaN or Inf, too, where float64 does not: this input is beyond it"
         return Finding("undecided", reason, rtol)
     return Finding("fail", f"{missing} of {broken.size} values are NaN or Inf", rtol)
 
@@ -122,7 +122,7 @@ def _whole_numbers(row: Row, rtol: float, measured: Measured) -> Finding:
     differ = row.artifact != expected
     if not differ.any():
         return Finding("pass", "the same whole numbers", rtol, 0.0)
-    reason = f"{int(np.count_nonzero(differ))} of {differ.size} values differ, and no tolerance is for them"
+    reason = f"{int(np.count_nonzero(differ))} of {differ.size} values differ, and they have no tolerance"
     runs = measured()
     if runs is not None and all((run != runs[0])[differ].any() for run in runs[1:]):
         return Finding("undecided", f"{reason}; but a change as large as rounding changes them, too", rtol)
@@ -133,8 +133,8 @@ def _values(row: Row, limits: RowLimits, measured: Measured) -> Finding:
     assert row.truth is not None
     tolerance, use = limits.tolerance, np.isfinite(row.truth)
     error = _distance(row.artifact, row.truth, use, tolerance)
-    beside = f" beside an absolute {tolerance.atol:.2g}" if tolerance.atol else ""
-    reason = f"relative error {error:.2g}, tolerance {tolerance.rtol:.2g}{beside}"
+    absolute = f" plus an absolute {tolerance.atol:.2g}" if tolerance.atol else ""
+    reason = f"relative error {error:.2g}, tolerance {tolerance.rtol:.2g}{absolute}"
     if error <= tolerance.rtol or limits.strict:
         return Finding("pass" if error <= tolerance.rtol else "fail", reason, tolerance.rtol, error)
     theirs = _eager_distance(row, use, tolerance)
@@ -169,14 +169,14 @@ def _distance(actual: Values, expected: Values, use: NDArray[np.bool_], toleranc
 
 
 def _eager_distance(row: Row, use: NDArray[np.bool_], tolerance: Tolerance) -> float | None:
-    """None where it is missing, refused or overflowed: then it explains nothing."""
+    """Eager's distance from float64; None if eager is missing, refused or overflowed: then it explains nothing."""
     if row.oracle is None or row.eager is None or not np.isfinite(row.eager[use]).all():
         return None
     return _distance(row.eager, row.oracle, use, tolerance)
 
 
 def _plausible(row: Row, runs: Sequence[NDArray[Any]]) -> bool:
-    """Whether the row is about as large as the answers of eager, of float64, and of float64 after a change."""
+    """True if the row is about as large as the answers of eager, of float64, and of float64 after a change."""
     parties = [row.eager, row.oracle, *runs]
     sizes = [_size(party) for party in parties if party is not None and np.isfinite(party).all()]
     size = _size(row.artifact[np.isfinite(row.artifact)])

@@ -1,6 +1,6 @@
-"""How far the answers of a model move when everything in it is changed by as much as rounding changes it.
+"""The spread of a model's answers when everything in it is changed by as much as rounding changes it.
 
-Nothing that stays within that can be blamed on a runtime. The change is as large as what rounding adds up to, not an
+A runtime is not at fault for a distance within that. The change is as large as what rounding adds up to, not an
 infinitesimal one: where a model is chaotic, the answers move as far as they can, and no further.
 """
 
@@ -23,14 +23,14 @@ SAMPLES = 3
 
 @dataclass(frozen=True)
 class Spread:
-    """The answers to one case without any change, and with several: ``changed`` holds those that could be had."""
+    """The answers to one case without any change, and with several: ``changed`` holds those that could be computed."""
 
     unchanged: Outputs
     changed: Sequence[Outputs]
 
     @classmethod
     def of(cls, unchanged: Outputs, run: Callable[[int], Outputs]) -> Spread:
-        """``run`` gives the answers after the change with a given seed."""
+        """Measure the spread; ``run`` returns the answers after the change with a given seed."""
         changed = []
         for seed in range(SAMPLES):
             try:

@@ -1,4 +1,4 @@
-"""Signatures of certificates: Ed25519, over the content in canonical form, by keys that someone chose to trust.
+"""Signatures of certificates: Ed25519, over the content in canonical form, by keys that the user chose to trust.
 
 A key is known by the SHA-256 of its public half in DER, as `openssl pkey -pubin -in FILE -outform DER | sha256sum`
 prints it.
@@ -20,13 +20,13 @@ from osa_runtime.parity.trust import objection
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-PURPOSE = b"osa-runtime certificate\n"  # so that no signature that was made for something else fits
+PURPOSE = b"osa-runtime certificate\n"  # so that a signature made for something else does not fit
 MAKE = "`openssl genpkey -algorithm ed25519 -out key.pem` makes one"
 SHOW = "`openssl pkey -in key.pem -pubout -out key.pub` writes it"
 
 
 def sign(certificate: Certificate, key: Ed25519PrivateKey) -> Certificate:
-    """The certificate with a signature; one that nobody may rely on is not signed."""
+    """Return the certificate with a signature; one that must not be relied on is an InputError."""
     reason = objection(certificate)
     if reason is not None:
         raise InputError(f"The certificate is not signed: {reason}.")
@@ -61,7 +61,7 @@ def fingerprint(key: Ed25519PublicKey) -> str:
 
 
 def read_private_key(path: Path) -> Ed25519PrivateKey:
-    """From PEM, in the form of PKCS #8 or of OpenSSH, without a passphrase."""
+    """Read a key from PEM, in the form of PKCS #8 or of OpenSSH, without a passphrase."""
     _require_cryptography()
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -74,7 +74,7 @@ def read_private_key(path: Path) -> Ed25519PrivateKey:
 
 
 def read_public_key(path: Path) -> Ed25519PublicKey:
-    """From PEM (SubjectPublicKeyInfo), or a line of OpenSSH's."""
+    """Read a key from PEM (SubjectPublicKeyInfo), or from a line of OpenSSH's."""
     _require_cryptography()
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey

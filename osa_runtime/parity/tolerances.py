@@ -3,7 +3,7 @@
 Two evaluations of one model in the same precision differ because they sum in another order: by a few eps in each
 layer, which add up like a random walk. So the tolerance grows with the root of the number of matrices in the model.
 An exponential loses digits in proportion to ‖S‖, in any precision and by any method, once ‖S‖ is large.
-Loosening an entry needs a reason beside it.
+Loosening an entry needs a reason next to it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import math
 EPS = {
     "fp32": 2.0**-23,
     "fp16": 2.0**-10,
-    # The distance of neighbours beside the largest value of a channel: of 8-bit weights, and of the 7-bit ones that are
-    # multiplied with 8-bit activations. The arithmetic between is float32.
+    # The distance of neighbours next to the largest value of a channel: of 8-bit weights, and of the 7-bit ones that
+    # are multiplied with 8-bit activations. The arithmetic between is float32.
     "w8": 2.0**-7,
     "w8a8": 2.0**-6,
 }
@@ -48,7 +48,7 @@ NO_DIGITS_LEFT = 0.1
 EAGER_SHARE = 2.0
 # Where no digits are left, the artifact is undecided up to this many times what rounding explains, and fails beyond.
 UNDECIDED_FACTOR = 4.0
-# What a graph computes for ‖S‖₂, and compares with its range, is an upper bound: up to this many times ‖S‖₂.
+# The ‖S‖₂ that a graph computes and compares with its range is an upper bound: up to this many times ‖S‖₂.
 NORM_SLACK = 4.0
 # A deep model may amplify whatever is rounded. Where the table does not suffice, the tolerance is how far float64 moves
 # when all weights and inputs change by this many half eps of the type. Eager was up to 22 times as far from float64 as
@@ -61,7 +61,7 @@ INPUT_FACTOR = 4.0
 
 
 def relative_tolerance(format: str, dtype: str, depth: int, norm: float = 0.0) -> float:
-    """How far an output may be from the truth, relative to the largest magnitude in it; never beyond NO_DIGITS_LEFT."""
+    """The allowed distance from the truth relative to the output's largest magnitude, at most NO_DIGITS_LEFT."""
     return min(NO_DIGITS_LEFT, FACTORS[format, dtype] * EPS[dtype] * math.sqrt(1 + depth) * growth(norm))
 
 
@@ -71,12 +71,12 @@ def rounding_move(dtype: str) -> float:
 
 
 def rounding_move_of_inputs(eps: float, depth: int) -> float:
-    """The same for the inputs alone."""
+    """The same change for the inputs alone."""
     return INPUT_FACTOR * eps / 2 * math.sqrt(1 + depth)
 
 
 def core_tolerance(dtype: str, norm: float) -> float:
-    """The same for one call of orthogonal attention, whose core is always float32; fp16 rounds what comes out."""
+    """The same for one call of orthogonal attention, whose core is always float32; fp16 rounds its output."""
     return min(NO_DIGITS_LEFT, CORE_FACTOR * EPS["fp32"] * growth(norm) + (EPS["fp16"] if dtype == "fp16" else 0.0))
 
 

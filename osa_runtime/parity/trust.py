@@ -1,4 +1,4 @@
-"""Which certificates may be relied on: not every verification is wide, strict and independent enough to deploy on."""
+"""Objections to relying on a certificate: not every verification is wide, strict and independent enough."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 from osa_runtime.artifact import MANIFEST_FILE, Artifact
 from osa_runtime.parity.certificate import CERTIFICATE_FILE, Certificate
 
-REPORTS = (".html", ".json", ".png", ".svg")  # what `osa verify` and `osa inspect` may have written into the folder
+REPORTS = (".html", ".json", ".png", ".svg")  # that `osa verify` and `osa inspect` may have written
 
-# The settings of a whole verification. With others it was looser, narrower, or judged by what its author brought along.
+# The settings of a whole verification. Others are looser, narrower, or rely on files of the author.
 STANDARD = {
     "rtol": None,
     "atol": None,
@@ -22,23 +22,23 @@ STANDARD = {
 
 
 def objection(certificate: Certificate) -> str | None:
-    """Why a certificate does not show that the model is right, whatever its files; None where it does."""
+    """The reason why a certificate does not show that the model is right, whatever its files; None if it does."""
     if certificate.kind == "compare":
         return "it is of the kind compare, expected verify"
     if certificate.failed:
         first = next(iter(certificate.failures()), "no case could be decided")
         return f"the model failed its verification: {first}"
     if not certificate.passed:
-        return "the model is consistent with itself but was compared with no reference"
+        return "the model is consistent with itself but was not compared with a reference"
     if certificate.basis != "structure and numbers":
         return "it rests on numbers only, and the structure was not compared; export the model again, and verify that"
     return settings_objection(certificate.settings)
 
 
 def settings_objection(settings: Mapping[str, Any]) -> str | None:
-    """Why no verification with these settings is one to rely on."""
+    """The reason why a verification with these settings must not be relied on."""
     if settings.get("quick"):
-        return "it was a quick verification, which leaves most sizes and kinds of input out"
+        return "it was a quick verification, which leaves out most sizes and kinds of input"
     for name, standard in STANDARD.items():
         found = settings.get(name, "unknown")
         if found != standard:
@@ -47,7 +47,7 @@ def settings_objection(settings: Mapping[str, Any]) -> str | None:
 
 
 def files_objection(certificate: Certificate, artifact: Artifact) -> str | None:
-    """Why it is not the certificate of this artifact. Whether the files are those of the manifest is not asked here."""
+    """The reason why it is not the certificate of this artifact. Files are not compared with the manifest here."""
     expected, certified = _listed(artifact), certificate.artifact_sha256
     for name in sorted({*expected, *certified}):
         if expected.get(name) != certified.get(name):
@@ -56,7 +56,7 @@ def files_objection(certificate: Certificate, artifact: Artifact) -> str | None:
 
 
 def folder_objection(artifact: Artifact) -> str | None:
-    """Why more lies in the folder than a certificate can speak for."""
+    """The reason why the folder holds more than the certificate covers."""
     known = {*_listed(artifact), CERTIFICATE_FILE}
     for path in sorted(artifact.folder.iterdir()):
         report = path.suffix in REPORTS and path.is_file()

@@ -1,4 +1,4 @@
-"""What a verdict is called, and what it proves, in one sentence: on the console, on the page and in refusals."""
+"""The name and the meaning of each verdict, for the console, the page and refusals."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ SAME_OUTPUTS = (
     "where the given outputs come from"
 )
 SAME_ARTIFACTS = (
-    "the two artifacts agree on every case that could be decided; whether the reference itself is right was not asked"
+    "the two artifacts agree on every case that could be decided; whether the reference itself is right was not checked"
 )
 NO_CONTRADICTION = (
-    "nothing contradicts itself: the outputs are finite, rows do not disturb each other, and attention is what its "
-    "definition says; the weights may be any, for it was compared with no trained model"
+    "nothing contradicts itself: the outputs are finite, rows do not disturb each other, and attention agrees with "
+    "its definition; the weights may be any, because it was not compared with a trained model"
 )
 WRONG = "at least one finding contradicts the reference, the manifest or the definition of the model"
 UNDECIDED = "no case could be decided"
@@ -39,7 +39,7 @@ def title(certificate: Certificate) -> str:
 
 
 def meaning(certificate: Certificate) -> str:
-    """What the verdict proves."""
+    """The sentence on what the verdict proves."""
     if certificate.failed:
         return WRONG if certificate.failures() else UNDECIDED
     if certificate.basis == "no reference":

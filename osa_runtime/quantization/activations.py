@@ -18,7 +18,7 @@ from osa_runtime.steps import quiet
 
 
 def quantize_dynamic(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
-    """The range of each activation is measured in every run, over the whole batch."""
+    """Quantise with ranges of activations that are measured in every run, over the whole batch."""
     from onnxruntime import quantization
 
     def write(path: Path) -> None:
@@ -30,13 +30,13 @@ def quantize_dynamic(model: onnx.ModelProto, names: Sequence[str]) -> onnx.Model
 
 
 def quantize_static(model: onnx.ModelProto, names: Sequence[str], ranges: Ranges) -> onnx.ModelProto:
-    """Each activation has a range of its own; what is beyond it is cut off."""
+    """Quantise with a fixed range for each activation; values beyond it are cut off."""
     from onnxruntime.quantization import QDQQuantizer, QuantType
 
     shared = _shared()
 
     def write(path: Path) -> None:
-        # What ONNX Runtime's quantize_static does, but for the calibration: ranges can be given.
+        # As ONNX Runtime's quantize_static, except for the calibration: ranges can be given.
         quantizer = QDQQuantizer(
             ready(model),
             shared["per_channel"],
@@ -47,7 +47,7 @@ def quantize_static(model: onnx.ModelProto, names: Sequence[str], ranges: Ranges
             list(names),
             [],
             shared["op_types_to_quantize"],
-            # The results stay in float32: what attention reads, and sums over several layers, is not rounded again.
+            # The results stay in float32: the inputs of attention, and sums over several layers, are not rounded again.
             {"MatMulConstBOnly": True, "OpTypesToExcludeOutputQuantization": list(PRODUCTS)},
         )
         quantizer.quantize_model()
@@ -63,12 +63,12 @@ def _shared() -> dict[str, Any]:
         "op_types_to_quantize": list(PRODUCTS),
         "weight_type": QuantType.QInt8,
         "per_channel": True,
-        "reduce_range": True,  # 7 bits: QuantizeSettings.weight_bits says why
+        "reduce_range": True,  # 7 bits, for the reason in QuantizeSettings.weight_bits
     }
 
 
 def _as_products(names: Sequence[str]) -> list[str]:
-    """The dynamic quantiser first turns a Gemm into a MatMul of this name, and an Add."""
+    """The names of the products: the dynamic quantiser first turns a Gemm into a MatMul of this name, and an Add."""
     return [*names, *(f"{name}_MatMul" for name in names)]
 
 
@@ -81,7 +81,7 @@ def _rewritten(model: onnx.ModelProto, write: Any) -> onnx.ModelProto:
     result.metadata_props.extend(model.metadata_props)
     result.producer_name, result.producer_version = model.producer_name, model.producer_version
     _name_new_nodes(result, {node.name for node in model.graph.node})
-    # The quantiser infers the shape of everything that it sees; in a small model they would be most of the file.
+    # The quantiser infers all shapes; in a small model they would be most of the file.
     made = {name for node in result.graph.node for name in node.output}
     _forget_shapes(result.graph)
     result.graph.value_info.extend(value for value in model.graph.value_info if value.name in made)
@@ -96,7 +96,7 @@ def _forget_shapes(graph: onnx.GraphProto) -> None:
 
 
 def _name_new_nodes(model: onnx.ModelProto, known: set[str]) -> None:
-    """What the quantiser put around a product belongs to the product's part: parts are told apart by these names."""
+    """Name the nodes that the quantiser put around a product after the product's part, which is found by name."""
     readers: dict[str, onnx.NodeProto] = {}
     taken = {node.name for node in model.graph.node}
     for node in reversed(model.graph.node):
@@ -108,7 +108,7 @@ def _name_new_nodes(model: onnx.ModelProto, known: set[str]) -> None:
 
 
 def _owner(node: onnx.NodeProto, readers: Mapping[str, onnx.NodeProto]) -> str:
-    """The name of a product says its part; those of the rest are made from values, and their reader's part counts."""
+    """The part of a node: a product's name holds it; other nodes belong to the part of their reader."""
     if node.op_type in ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Cast"):
         reader = next((readers[name] for name in node.output if name in readers), node)
         return reader.name.rpartition("/")[0]
@@ -129,7 +129,7 @@ Ranges = dict[str, list[float]]  # by activation: the least and the largest valu
 
 
 def measure_ranges(model: onnx.ModelProto, names: Sequence[str], feeds: Sequence[Feeds]) -> Ranges:
-    """What the activations that these products read have been with the calibration feeds."""
+    """The ranges of the activations that these products read, on the calibration feeds."""
     from onnxruntime.quantization import create_calibrator
 
     with tempfile.TemporaryDirectory(prefix="osa-calibrate-") as folder, quiet():
@@ -145,7 +145,7 @@ def measure_ranges(model: onnx.ModelProto, names: Sequence[str], feeds: Sequence
 
 
 def check_ranges(model: onnx.ModelProto, names: Sequence[str], ranges: object) -> Ranges:
-    """Of recorded ranges: there is one for each activation, and no other."""
+    """Check recorded ranges: there is one for each activation, and no other."""
     read = _activations(model, names)
     if not isinstance(ranges, Mapping) or set(ranges) != set(read):
         given = ", ".join(map(str, ranges)) if isinstance(ranges, Mapping) else repr(ranges)
@@ -157,7 +157,7 @@ def check_ranges(model: onnx.ModelProto, names: Sequence[str], ranges: object) -
 
 
 def tensors_data(ranges: Ranges) -> Any:
-    """As ONNX Runtime's quantiser takes them."""
+    """The ranges in the form that ONNX Runtime's quantiser takes."""
     from onnxruntime.quantization import CalibrationMethod
     from onnxruntime.quantization.calibrate import TensorsData
 
@@ -166,7 +166,7 @@ def tensors_data(ranges: Ranges) -> Any:
 
 
 def ready(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Without the shapes of weights: the quantiser transposes some of them, and would contradict itself."""
+    """The model without the shapes of weights: the quantiser transposes some weights and keeps the old shapes."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     weights = {tensor.name for tensor in copy.graph.initializer}

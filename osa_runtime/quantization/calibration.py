@@ -1,4 +1,4 @@
-"""Examples from a file: what the ranges of activations, and the deviation of a quantised model, are measured on."""
+"""Examples from a file, for measuring the ranges of activations and the deviation of a quantised model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Array = NDArray[Any]
 Feeds = dict[str, Array]
 
 LEAST_EXAMPLES = 16
-ROWS = 32  # in one run, where the model takes any number
+ROWS = 32  # in one run, if the model takes any number
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Calibration:
     sha256: str
 
     def describe(self) -> CalibrationRecord:
-        """For the manifest: with ``ranges``, beyond which a model with static ranges has never been looked at."""
+        """The entry of the manifest; ``ranges`` are the limits beyond which a static model was never tested."""
         floats = {name for name, array in self.feeds[0].items() if array.dtype.kind == "f"}
         found = {name: [portion[name] for portion in self.feeds] for name in sorted(floats)}
         ranges: dict[str, tuple[float, ...]] = {
@@ -41,7 +41,7 @@ class Calibration:
 
 
 def read_calibration(path: Path, artifact: Artifact) -> Calibration:
-    """An .npz with an array for each input of the model, the examples along its first axis."""
+    """Read an .npz with an array for each input of the model, the examples along its first axis."""
     if not path.is_file():
         raise InputError(f"calibration={path}: there is no such file.")
     content, specs = read_arrays(path), artifact.manifest.inputs
@@ -67,7 +67,7 @@ def read_calibration(path: Path, artifact: Artifact) -> Calibration:
 
 
 def _in_portions(path: Path, content: Mapping[str, Array], artifact: Artifact) -> tuple[Feeds, ...]:
-    """Arrays that are no inputs, or have no axis, go as they are to the checks, which have the words for them."""
+    """Split the arrays; those that are not inputs or have no axis go unchanged to the checks, which report them."""
     specs = {spec.name: spec for spec in artifact.manifest.inputs}
     if set(content) != set(specs) or any(array.ndim == 0 for array in content.values()):
         return (dict(content),)
@@ -81,7 +81,7 @@ def _in_portions(path: Path, content: Mapping[str, Array], artifact: Artifact) -
         if steps[name] != ROWS and count % steps[name]:
             raise InputError(
                 f"{path} holds {count} examples of {name}, but the model takes exactly {steps[name]} at a time; "
-                "give a multiple of that."
+                "pass a multiple of that."
             )
     return tuple(
         {name: array[i * steps[name] : (i + 1) * steps[name]] for name, array in content.items()}

@@ -1,4 +1,4 @@
-"""What must hold after quantising, whatever the quantiser did: functions, core, interface, kernels, stored types."""
+"""Checks after quantising, whatever the quantiser did: functions, core, interface, kernels, stored types."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def check_rewriting(
         if specs(before) != specs(after):
             raise _changed(f"the {kind} are {_said(specs(after))}, and were {_said(specs(before))}")
     if _bodies(before) != _bodies(after):
-        raise _changed("the functions of orthogonal attention are not those that they were")
+        raise _changed("the functions of orthogonal attention changed")
     for call in attentions:
         if _core(before, call) != _core(after, call):
-            raise _changed(f"the orthogonal attention {call.name} is not what it was")
+            raise _changed(f"the orthogonal attention {call.name} changed")
     stored = sum(t.data_type in INTEGERS and len(t.dims) == 2 for t in after.graph.initializer)
     wanted = len(selection.products) + len(selection.tables)
     if stored != wanted:
@@ -36,7 +36,7 @@ def check_rewriting(
 
 
 def check_file(path: Path) -> None:
-    """Valid for onnx with strict shape inference, and ONNX Runtime's CPU provider has a kernel for every node."""
+    """Check the file by onnx with strict shape inference, and for a CPU kernel of ONNX Runtime for every node."""
     with readable_errors(path):
         onnx.checker.check_model(str(path), full_check=True)
         expanded = expand(read_onnx(path))
@@ -57,7 +57,7 @@ def _core(model: onnx.ModelProto, call: AttentionCall) -> Counter[bytes]:
 
 
 def _content(node: onnx.NodeProto) -> onnx.NodeProto:
-    """Without its name, the order of its attributes, and the types that shape inference writes into If and Loop."""
+    """The content without name, order of attributes, and the types that shape inference writes into If and Loop."""
     copy = onnx.NodeProto()
     copy.CopyFrom(node)
     copy.name = ""

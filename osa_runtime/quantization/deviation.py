@@ -1,4 +1,4 @@
-"""How far a quantised model is from the one that it was made from."""
+"""The distance of a quantised model from its source."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROWS = 32
 
 
 def random_feeds(manifest: Manifest) -> list[dict[str, Array]]:
-    """At every size of a sweep, with padding where there is a mask, and once with many rows."""
+    """Random inputs at every size of a sweep, with padding if there is a mask, and once with many rows."""
     interface = manifest.interface
     sizes = all_sizes(interface, None, None, None)
     if interface.batch is not None:
@@ -33,7 +33,7 @@ def random_feeds(manifest: Manifest) -> list[dict[str, Array]]:
 
 
 def deviation(quantized: Session, source: Session, feeds: Iterable[Feeds], *, given: bool) -> dict[str, Metrics]:
-    """By output. Inputs that were ``given`` must have finite answers; random ones may be beyond a fixed number of
+    """The deviation by output. ``given`` inputs must have finite answers; random ones may be beyond a fixed number of
     squarings, where NaN is the right answer of both."""
     pairs: dict[str, list[tuple[Array, Array]]] = {}
     for inputs in feeds:
@@ -53,13 +53,13 @@ def deviation(quantized: Session, source: Session, feeds: Iterable[Feeds], *, gi
 def _check_finite(name: str, values: Array) -> None:
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         raise ExportError(
-            f"The quantised model gives NaN or Inf in {name} where the model itself does not; nothing was written. "
+            f"The quantised model returns NaN or Inf in {name} where its source does not; nothing was written. "
             "Keep parts of it in float32 with keep=…, or export it with `osa export --squarings auto`."
         )
 
 
 def _rows(values: Array) -> Array:
-    """Lengths differ from run to run; what is along the last axis belongs together."""
+    """The values as rows of the last axis, since lengths differ from run to run."""
     return values.reshape(-1, values.shape[-1]) if values.ndim else values.reshape(1, 1)
 
 

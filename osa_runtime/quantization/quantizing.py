@@ -28,7 +28,7 @@ from osa_runtime.steps import Listener, Progress
 
 @dataclass(frozen=True)
 class Quantized:
-    """The new artifact, beside what it was made from. ``deviations`` are by output."""
+    """The new artifact and its source. ``deviations`` are by output."""
 
     artifact: Artifact
     source: Artifact
@@ -63,9 +63,9 @@ def quantize(
     Args:
         activations: "none" computes in float32; "dynamic" and "static" multiply in 8 bits, with ranges that are
             measured in every run, or once, on ``calibration``.
-        calibration: an .npz with examples of every input; also what the deviation is measured on.
-        ranges: those of the activations, as the manifest of a static artifact records them, to make it again without
-            its examples.
+        calibration: an .npz with examples of every input, on which the deviation is measured, too.
+        ranges: the ranges of the activations in the manifest of a static artifact, to make it again without its
+            examples.
         keep: parts whose weights stay in float32, such as "head" or "stack.blocks.*.mlp.expand".
     """
     settings = QuantizeSettings(weights, activations, tuple(keep))
@@ -103,7 +103,7 @@ def quantize(
 def check_source(
     artifact: str | Path, out: str | Path, settings: QuantizeSettings, calibration: object, *, replace: bool
 ) -> Artifact:
-    """What can be refused before any work is done."""
+    """Refuse what can be refused before any work is done."""
     source = Artifact.open(artifact)
     manifest = source.manifest
     if manifest.format != "onnx":
@@ -131,7 +131,7 @@ def check_source(
 
 
 def _check_answers(source: Artifact, examples: Calibration) -> None:
-    """Ranges of NaN are no ranges."""
+    """Check that the answers are finite: NaN has no range."""
     with load(source.folder) as session:
         for feeds in examples.feeds:
             session.run(feeds, check_finite=True)
@@ -144,7 +144,7 @@ def _ranges(
     examples: Calibration | None,
     given: Mapping[str, Sequence[float]] | None,
 ) -> Ranges:
-    """Of the activations that are rounded by a range of the artifact."""
+    """The ranges of the activations, if the artifact holds them."""
     if settings.activations != "static":
         return {}
     if given is not None:
@@ -190,7 +190,7 @@ def _write_manifest(folder: Path, manifest: Manifest) -> Manifest:
 
 
 def _compare(folder: Path, source: Artifact, examples: Calibration | None) -> dict[str, Metrics]:
-    """At every size of the axes in any case, so that one that became fixed shows."""
+    """Compare at every size of the axes, so that an axis that became fixed is found."""
     with load(folder) as quantized, load(source.folder) as original:
         found = deviation(quantized, original, random_feeds(source.manifest), given=False)
         return found if examples is None else deviation(quantized, original, examples.feeds, given=True)
@@ -222,7 +222,7 @@ ACTIVATIONS = ("none", "dynamic", "static")
 
 @dataclass(frozen=True)
 class QuantizeSettings:
-    """``keep`` are names of parts, with * and ? where wanted, whose weights stay in float32."""
+    """Settings of a quantisation; ``keep`` names the parts, with wildcards * and ?, whose weights stay in float32."""
 
     weights: str = "int8"
     activations: str = "none"
@@ -234,12 +234,12 @@ class QuantizeSettings:
 
     @property
     def dtype(self) -> str:
-        """As the manifest and the table of tolerances call it: 8-bit weights, and 8-bit activations beside them."""
+        """The type in the manifest and the table of tolerances: 8-bit weights, with or without 8-bit activations."""
         return "w8" if self.activations == "none" else "w8a8"
 
     @property
     def weight_bits(self) -> int:
-        """Without VNNI instructions a CPU adds two products of uint8 and int8 in 16 bits, and saturates silently.
+        """7 bits where products are in 8 bits: a CPU without VNNI adds two of them in 16 bits, and saturates silently.
 
         With weights of 7 bits it cannot: 2 · 255 · 64 < 2¹⁵. So the answers do not depend on the CPU.
         """

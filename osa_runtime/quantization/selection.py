@@ -1,4 +1,4 @@
-"""Which weights of a graph are quantised: those of products and of embeddings, outside orthogonal attention."""
+"""Selection of the weights to quantise: those of products and of embeddings, outside orthogonal attention."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PRODUCTS = ("MatMul", "Gemm")
 
 @dataclass(frozen=True)
 class Selection:
-    """Names of nodes. ``tables`` are the Gather nodes of embeddings, ``kept`` what was asked to stay in float32."""
+    """Names of nodes. ``tables`` are the Gather nodes of embeddings, ``kept`` those that stay in float32 on request."""
 
     products: tuple[str, ...]
     tables: tuple[str, ...]
@@ -25,7 +25,7 @@ class Selection:
 
 
 def select(model: onnx.ModelProto, attentions: Sequence[AttentionCall], keep: Sequence[str]) -> Selection:
-    """The nodes whose weight nobody else reads. They get names where they have none of their own."""
+    """Select the nodes whose weight has no other reader, and name those without a name of their own."""
     nodes = list(model.graph.node)
     core = core_nodes(model, attentions)
     matrices = {t.name for t in model.graph.initializer if t.data_type == onnx.TensorProto.FLOAT and len(t.dims) == 2}
@@ -46,7 +46,7 @@ def select(model: onnx.ModelProto, attentions: Sequence[AttentionCall], keep: Se
 
 
 def core_nodes(model: onnx.ModelProto, attentions: Sequence[AttentionCall]) -> set[int]:
-    """What orthogonal attention became by inlining: the nodes between a call's inputs and its output."""
+    """The nodes of inlined orthogonal attention: those between a call's inputs and its output."""
     found: set[int] = set()
     for call in attentions:
         found |= between(model, set(call.inputs), call.output)
@@ -67,7 +67,7 @@ def between(model: onnx.ModelProto, known: Collection[str], wanted: str) -> set[
 
 
 def reads(node: onnx.NodeProto) -> Iterator[str]:
-    """What a node reads, also inside its branches and loops."""
+    """The values that a node reads, also inside its branches and loops."""
     yield from (name for name in node.input if name)
     for attribute in node.attribute:
         for body in (attribute.g, *attribute.graphs):
@@ -90,7 +90,7 @@ def _weight(node: onnx.NodeProto) -> str:
 
 
 def _give_names(chosen: Sequence[onnx.NodeProto], nodes: Sequence[onnx.NodeProto]) -> None:
-    """ONNX Runtime's quantiser takes nodes by their names."""
+    """Name the nodes: ONNX Runtime's quantiser takes them by name."""
     taken = Counter(node.name for node in nodes)
     for node in chosen:
         if not node.name or taken[node.name] > 1:
@@ -101,7 +101,7 @@ def _give_names(chosen: Sequence[onnx.NodeProto], nodes: Sequence[onnx.NodeProto
 
 
 def _kept(names: Sequence[str], keep: Sequence[str]) -> tuple[str, ...]:
-    """A pattern stands for a part of the model, such as head or stack.blocks.0, or for the name of a node."""
+    """The nodes to keep; a pattern matches a part, such as head or stack.blocks.0, or the name of a node."""
     found: set[str] = set()
     for pattern in keep:
         matching = {name for name in names if _matches(name, pattern)}

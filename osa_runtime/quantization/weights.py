@@ -20,12 +20,12 @@ Inserted = tuple[list[onnx.NodeProto], list[onnx.TensorProto]]
 
 
 def quantize_products(model: onnx.ModelProto, names: Collection[str]) -> None:
-    """Each weight has a scale for each output of its product."""
+    """Quantise the weights of products, with a scale for each output."""
     _replace(model, names, 1, _product)
 
 
 def quantize_tables(model: onnx.ModelProto, names: Collection[str]) -> None:
-    """The rows are looked up as they are stored, and only they are widened, each with a scale of its own."""
+    """Quantise tables: rows are looked up in 8 bits, and only these are widened, each with its own scale."""
     _replace(model, names, 0, _lookup)
 
 
@@ -78,7 +78,7 @@ def _lookup(node: onnx.NodeProto, weight: onnx.TensorProto) -> Inserted:
 
 
 def _quantize(weight: onnx.TensorProto, axis: int) -> tuple[onnx.TensorProto, NDArray[Any]]:
-    """Symmetric, and by channel: one far value costs only its own channel."""
+    """Quantise symmetrically and by channel: an outlier costs only its own channel."""
     from onnxruntime.quantization.quant_utils import compute_data_quant_params, quantize_onnx_initializer
 
     channels = np.moveaxis(numpy_helper.to_array(weight), axis, 0)
@@ -91,7 +91,7 @@ ZERO, LAST_AXIS = "nothing", "last_axis"
 
 
 def carry_nan(model: onnx.ModelProto, original: onnx.ModelProto, names: Collection[str]) -> None:
-    """``names`` are the products of ``original`` that have 8 bits in ``model``."""
+    """Let NaN pass through the products ``names`` of ``original``, which have 8 bits in ``model``."""
     products = {node.output[0]: node for node in original.graph.node if node.name in names}
     nodes = []
     for node in model.graph.node:

@@ -1,4 +1,4 @@
-"""What each party says on a case, or why it says nothing."""
+"""The answers of each party to a case, or the reason why there are none."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def answer(session: Session, case: Case) -> Outputs | str:
 def reference_answers(run: RunFeeds, case: Case, batch: str | None) -> tuple[Outputs | None, dict[int, str]]:
     """The answers, with NaN in the rows that are refused, and the refusals by row.
 
-    Eager refuses a whole batch for one row that is out of range; the others are then asked one by one. None and a
-    refusal of row 0 where no row is answered.
+    Eager refuses a whole batch for one row that is out of range; the others are then run one by one. Returns
+    None and a refusal of row 0 if no row is answered.
     """
     try:
         return run(case.feeds), {}
@@ -51,7 +51,7 @@ def reference_answers(run: RunFeeds, case: Case, batch: str | None) -> tuple[Out
 
 
 def _row(case: Case, batch: str | None, row: int) -> dict[str, Any]:
-    """One row of each input that has as many as the batch."""
+    """One row of each input that has as many rows as the batch."""
     rows = case.sizes[batch or ""]
     return {
         name: array[row : row + 1] if array.ndim and array.shape[0] == rows else array
@@ -76,7 +76,7 @@ MOST_ROWS = 3
 
 
 def check_rows(session: Session, interface: Interface, case: Case, tolerance: Tolerance) -> Check | None:
-    """None where it cannot be asked: no rows, a batch of one only, or NaN in the batch, which other checks report."""
+    """Return None if there is nothing to check: no rows, a batch of one, or NaN, which other checks report."""
     batch = interface.batch
     outputs = [spec.name for spec in session.outputs if spec.shape[:1] == (batch,)]
     if batch is None or case.sizes[batch] < 2 or interface.least(batch) > 1 or not outputs:
@@ -90,7 +90,7 @@ def check_rows(session: Session, interface: Interface, case: Case, tolerance: To
     except OsaError as failure:
         return Check(name, False, str(failure))
     passed = error <= tolerance.rtol
-    said = "each row alone gives what it gives in a batch" if passed else f"row {row} alone gives something else"
+    said = "each row alone has the answer that it has in a batch" if passed else f"row {row} alone has another answer"
     return Check(name, passed, f"{said}: relative error {error:.2g}, tolerance {tolerance.rtol:.2g}")
 
 
@@ -108,7 +108,7 @@ def _worst(
 
 
 def _real_length(interface: Interface, case: Case, row: int) -> int | None:
-    """How many tokens of the row are real, where the artifact takes that length."""
+    """The number of real tokens in the row, if the artifact takes that length."""
     if interface.mask is None or not interface.lengths:
         return None
     real = case.feeds[interface.mask][row]
@@ -118,7 +118,7 @@ def _real_length(interface: Interface, case: Case, row: int) -> int | None:
 def _cut_row(
     arrays: Mapping[str, Array], specs: Sequence[TensorSpec], interface: Interface, row: int, length: int | None
 ) -> dict[str, Array]:
-    """One row of each array that has rows, and of its tokens the first ``length``; the rest as it is."""
+    """One row of each array that has rows, cut to its first ``length`` tokens; other arrays stay as they are."""
     found = {}
     for spec in specs:
         if spec.name not in arrays:

@@ -1,4 +1,4 @@
-"""Find the part of a model at which it goes wrong, on a case on which it does, and write down what reproduces it."""
+"""Find the first wrong part of a model on a case that fails, and write a folder that reproduces the fault."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from osa_runtime.verification.memory import chunks
 from osa_runtime.verification.parts import Part, partition
 from osa_runtime.verification.unit_checks import UNIT_DEPTH, Parties, behind, check_parts, value_at
 
-MOST_CASES = 6  # on which a part is looked for
+MOST_CASES = 6  # that are searched for a wrong part
 
 
 @dataclass(frozen=True)
 class Suspicion:
-    """A case on which the whole model is wrong, or a part of it; and the tolerance there, by the number of matrices."""
+    """A case on which the whole model or a part of it is wrong, with its tolerance by the number of matrices."""
 
     case: Case
     whole: bool
@@ -34,9 +34,9 @@ class Suspicion:
 def bisect(
     parties: Parties, suspicions: Sequence[Suspicion], folder: Path | None
 ) -> tuple[tuple[UnitResult, ...], Bisection | None]:
-    """All parts on the first of these cases on which one is wrong by itself, and that part.
+    """Check all parts on the first of these cases on which one is wrong by itself, and name that part.
 
-    Where none is on any of them, the first case is shown, and nobody is blamed.
+    If no part is wrong by itself on any of them, the results of the first case are returned, and no part is named.
     """
     chosen: tuple[Suspicion, list[UnitResult]] | None = None
     for suspicion in suspicions[:MOST_CASES]:
@@ -65,7 +65,7 @@ def first_wrong(units: Sequence[UnitResult], case: Case) -> Bisection:
 def _reproduced(
     bisection: Bisection, units: Sequence[UnitResult], parties: Parties, suspicion: Suspicion, folder: Path | None
 ) -> Bisection:
-    """Only what is wrong by itself can be shown by itself."""
+    """Write the reproduction; only a part that is wrong by itself can be reproduced by itself."""
     if bisection.alone is None or folder is None:
         return bisection
     result = next(unit for unit in units if unit.unit == bisection.alone)
@@ -79,7 +79,7 @@ def _reproduced(
 
 
 def _with_cumulative(results: Sequence[UnitResult], parties: Parties, suspicion: Suspicion) -> Iterator[UnitResult]:
-    """With the distance at the end of each part in a run of the whole model, a few parts at a time."""
+    """Add the distance at the end of each part in a run of the whole model, a few parts at a time."""
     parts = {part.name: part for part in partition(parties.model_parts, parties.eager)}
     feeds, numbered = suspicion.case.feeds, dict(enumerate(results))
     for numbers in chunks(tuple(numbered), _signal_bytes(parties, list(parts.values()), feeds)):
@@ -90,7 +90,7 @@ def _with_cumulative(results: Sequence[UnitResult], parties: Parties, suspicion:
             yield from (numbered[number] for number in numbers)
             continue
         for number, part in zip(numbers, some, strict=True):
-            if isinstance(part.end, int):  # the end of all is what the case is judged by
+            if isinstance(part.end, int):  # the case is judged by the output of the whole model
                 yield dataclasses.replace(numbered[number], cumulative_passed=not suspicion.whole)
             else:
                 actual, expected, truth = (found[part.name] for found in values)
@@ -99,7 +99,7 @@ def _with_cumulative(results: Sequence[UnitResult], parties: Parties, suspicion:
 
 
 def _signal_bytes(parties: Parties, parts: Sequence[Part], feeds: Mapping[str, Array]) -> int:
-    """What one signal takes in all parties, judged by the largest of a few."""
+    """The bytes of one signal in all parties, estimated by the largest of a few."""
     units = [part.unit for part in parts if part.unit][:3]
     return 4 * max((x.nbytes for x in parties.eager.outputs_of(units, feeds).values()), default=1)
 
@@ -127,7 +127,7 @@ result = part(*(torch.from_numpy(inputs[name]) for name in inputs.files))
 actual = (result if isinstance(result, torch.Tensor) else result[{number}]).numpy()
 """
 
-RUN_TORCHSCRIPT_WAY = """import torch
+RUN_TORCHSCRIPT_BETWEEN = """import torch
 
 part, inside = torch.jit.load(str(HERE / "{file}")), []
 part(*(torch.from_numpy(inputs[name]) for name in inputs.files))
@@ -141,7 +141,7 @@ result = part(*(torch.from_numpy(inputs[name]) for name in inputs.files))
 actual = (result if isinstance(result, torch.Tensor) else result[{number}]).numpy()
 """
 
-SCRIPT = '''"""{unit}, alone, on the case "{case}": how far is it from what it should give?
+SCRIPT = '''"""{unit}, alone, on the case "{case}": its distance from the expected result.
 
 python reproduce.py exits with 1 while the part is wrong, and with 0 once it is right.
 """
@@ -158,7 +158,7 @@ inputs, expected = np.load(HERE / "inputs.npz"), np.load(HERE / "expected.npz")
 {run}
 
 def error_of(values, truth):
-    """NaN where the shapes differ, or NaN and Inf are at other places."""
+    """Return NaN if the shapes differ, or NaN and Inf are at other places."""
     known = np.isfinite(truth)
     if values.shape != truth.shape or not np.array_equal(np.isfinite(values), known):
         return float("nan")
@@ -181,7 +181,7 @@ sys.exit(0 if error <= TOLERANCE and not overflow else 1)
 
 
 def write_repro(folder: Path, parties: Parties, part: Part, case: Case, limit: Tolerance) -> Path:
-    """Write the folder, in place of an earlier one; returns it."""
+    """Write the folder, in place of an earlier one, and return it."""
     with atomic_folder(folder, replace=True, marker=MARKER) as temporary:
         written, expected = _write_part(temporary, parties, part, case)
         write_npz(temporary / "inputs.npz", dict(written.inputs))
@@ -206,12 +206,12 @@ def _write_part(folder: Path, parties: Parties, part: Part, case: Case) -> tuple
 
 
 def _words(name: str) -> str:
-    """A name that may come from a user's file, as text that cannot end a string of the script."""
+    """The name, which may come from a user's file, as text that cannot end a string of the script."""
     return re.sub(r"[^\w .,=×/→()-]", "?", name)
 
 
 def _run(written: Written) -> str:
     template = {".onnx": RUN_ONNX, ".pt": RUN_TORCHSCRIPT, ".pt2": RUN_PT2}[Path(written.file).suffix]
     if written.kept_by is not None:
-        template = RUN_TORCHSCRIPT_WAY
+        template = RUN_TORCHSCRIPT_BETWEEN
     return template.format(file=written.file, number=written.output, kept_by=written.kept_by)

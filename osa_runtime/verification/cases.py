@@ -22,7 +22,7 @@ from osa_runtime.runtime.session import Session
 from osa_runtime.verification.inside.model_parts import Array
 from osa_runtime.verification.options import VerifyOptions
 
-SECONDS = 20.0  # for what is not essential
+SECONDS = 20.0  # for the cases that are not essential
 
 
 def widened(
@@ -34,9 +34,9 @@ def widened(
     width: int | None = None,
     nan: bool = True,
 ) -> Check:
-    """Run what goes beyond ``cases``, the plain sweep, to which ``run`` adds; without ``nan`` nothing that may be NaN.
+    """Run the cases beyond the plain sweep; ``run`` adds each to ``cases``. Without ``nan``, skip what may be NaN.
 
-    The check says what all of them cover.
+    The check describes what all of them cover.
     """
     known = {case.name for case in cases}
     middle = next((case.sizes for case in cases if case.kind != "random"), cases[-1].sizes)
@@ -56,7 +56,7 @@ def widened(
 
 
 def affordable(planned: Sequence[Planned], run: Callable[[Planned], None], seconds: float | None) -> int:
-    """Run the plan in its order and leave out what would take too long, by what the others took; how many those are."""
+    """Run the plan in order, skip what would take too long at the pace so far, and return the number of skipped."""
     seconds = SECONDS if seconds is None else seconds
     start, pace, left_out = time.monotonic(), 0.0, 0
     for one in planned:
@@ -71,7 +71,7 @@ def affordable(planned: Sequence[Planned], run: Callable[[Planned], None], secon
 
 
 def described(interface: Interface, cases: Sequence[Case], left_out: int) -> Check:
-    """What the cases cover, in one line."""
+    """Describe the coverage of the cases in one line."""
     parts = [f"{len(cases)} cases", *_ranges(cases), *_ids(interface, cases)]
     if left_out:
         parts.append(f"{left_out} more sizes were left out for time")
@@ -95,7 +95,7 @@ ROWS_PER_CASE, MOST_SAMPLES = 32, 256
 
 
 def data_cases(data: str, session: Session, interface: Interface) -> list[Case]:
-    """``data`` is what `osa evaluate` takes: the name of a data set, or an .npz of images or inputs, with labels."""
+    """Cases from ``data`` as `osa evaluate` takes it: the name of a data set, or a labelled .npz file."""
     samples = read_samples(data).limited(MOST_SAMPLES)
     feeds = samples.feeds(Classifier(str(session.path), interface, session.run))
     rows = min(
@@ -109,7 +109,7 @@ def data_cases(data: str, session: Session, interface: Interface) -> list[Case]:
 
 
 GIVEN = "given"
-NOT_FINITE = ("broken ", "poisoned ", "scaled ")  # saved cases of the sweep in which NaN or Inf is meant
+NOT_FINITE = ("broken ", "poisoned ", "scaled ")  # saved cases of the sweep that hold NaN or Inf on purpose
 
 
 def write_cases(path: Path, cases: Sequence[Case]) -> None:
@@ -126,7 +126,7 @@ def read_outputs(path: Path, session: Session) -> dict[str, dict[str, Array]]:
 
 
 def read_cases(path: Path, session: Session) -> list[Case]:
-    """What ``write_cases`` wrote, or one case of plain arrays by input name; refused where the model would refuse."""
+    """Read the file of ``write_cases``, or one case of arrays by input name; check it as the model checks inputs."""
     found = _grouped(path, {spec.name for spec in session.inputs})
     return [_case(name, feeds, session, path) for name, feeds in found.items()]
 
@@ -168,7 +168,7 @@ def _key(case: str, name: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Names may hold slashes themselves."""
+    """Escape the slashes in a name."""
     return text.replace("%", "%25").replace("/", "%2F")
 
 

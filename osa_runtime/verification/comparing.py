@@ -106,7 +106,7 @@ class _Comparison:
         return self._of_table(max(self.first.depth, self.second.depth), norm)
 
     def _spread(self, case: Case) -> Spread | None:
-        """Of the more precise of the two, for a rounding in the precision of the other."""
+        """The spread of the more precise of the two under rounding in the precision of the other."""
         precise = self.first if EPS[self.first.dtype] < EPS[self.second.dtype] else self.second
         eps = max(EPS[self.first.dtype], EPS[self.second.dtype])
         amount = rounding_move_of_inputs(eps, max(self.first.depth, self.second.depth))
@@ -123,7 +123,7 @@ class _Comparison:
         return self.options.tolerance(max(relative_tolerance(p.format, p.dtype, depth, norm) for p in parties))
 
     def _interface(self) -> Interface:
-        """What both take."""
+        """The interface that both artifacts accept."""
         mine, theirs = self.first.interface, self.second.interface
         limits = {
             axis: {"min": max(mine.least(axis), theirs.least(axis))}
@@ -158,15 +158,15 @@ class _Comparison:
         names = [spec.name for spec in self.first.session.outputs]
         trial = judge(case, Answers(mine, theirs), dataclasses.replace(rules, histogram=ErrorHistogram()), names)
         norms = None
-        if case.kind in LAYER_KINDS or trial.verdict != "pass":  # they cost more than the answers, and only excuse
+        if case.kind in LAYER_KINDS or trial.verdict != "pass":  # costly, and only explains failures
             norms = norms_by_row(self.reference, self._fed(case, self.second))
         result = judge(case, Answers(mine, theirs, norms=norms), rules, names)
         if case.kind.startswith("scaled ") and {self.first.dtype, self.second.dtype} != {"fp32"}:
-            return undecided(result, "only float64 can tell how many digits fewer bits leave at this magnitude")
+            return undecided(result, "only float64 can show how many digits fewer bits leave at this magnitude")
         return result
 
     def _fed(self, case: Case, subject: Subject) -> Case:
-        """The inputs as both types hold them, so that both get the same numbers."""
+        """The inputs rounded to both types, so that both artifacts get the same numbers."""
         other = self.second if subject is self.first else self.first
         return _in_types(_in_types(case, other), subject)
 
@@ -182,7 +182,7 @@ class _Comparison:
                     yield from check_layers(model_parts, self._fed(case, subject), subject.osa, subject.dtype, party)
 
     def _units(self, results: Sequence[CaseResult]) -> tuple[tuple[UnitResult, ...], Bisection | None]:
-        """The first part behind which the two differ, on the first case where they do."""
+        """The first part after which the two differ, on the first case where they do."""
         failed = [index for index, result in enumerate(results) if result.verdict == "fail"]
         names = common_units(self.model_parts, self.reference)
         if self.options.bisect is None or not failed or not names or self.first.dtype != self.second.dtype:

@@ -1,4 +1,4 @@
-"""What a reference says an artifact of it must look like: a checkpoint, a module, or what a factory returns."""
+"""The artifact that a reference should lead to: a checkpoint, a module, or the return value of a factory."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ Repeat = Callable[[Manifest, Path], Artifact]
 
 @dataclass(frozen=True)
 class Expectation:
-    """``repeat`` exports the reference again, to a folder, as a manifest says that it was exported.
+    """A reference, and ``repeat``, which exports it again to a folder with the settings of a manifest.
 
-    ``unrounded`` is the reference itself, where ``model`` has its matrices rounded to those of a quantised artifact.
+    ``unrounded`` is the reference itself if ``model`` has its matrices rounded like those of a quantised artifact.
     """
 
     kind: Literal["checkpoint", "module", "factory"]
@@ -46,7 +46,7 @@ class Expectation:
 
     @classmethod
     def of_checkpoint(cls, folder: Path, pixels: str = "float32") -> Expectation:
-        """``pixels`` is the type that the artifact takes images in."""
+        """Expect an export of the checkpoint; ``pixels`` is the type in which the artifact takes images."""
         model = load_model(folder, pixels)
         interface = model.interface()
         return cls(
@@ -63,7 +63,7 @@ class Expectation:
 
     @classmethod
     def of_factory(cls, factory: str, weights: str | Path | None, subject: Subject) -> Expectation:
-        """What a factory returns; it says more of its outputs than a module does."""
+        """Expect an export of the factory's module, with the output names and value ranges that the factory returns."""
         check_factory(factory, weights)
         built = load_factory(factory, weights)
 
@@ -83,7 +83,7 @@ class Expectation:
 
     @classmethod
     def of_module(cls, module: nn.Module, subject: Subject) -> Expectation:
-        """A module says nothing of its inputs and outputs: they are taken as the artifact has them."""
+        """Expect an export of the module, with the artifact's inputs and outputs: a module declares none."""
 
         def repeat(manifest: Manifest, out: Path) -> Artifact:
             examples, axes = recorded_examples(manifest)
@@ -105,12 +105,12 @@ class Expectation:
         return cls("module", copy.deepcopy(module).eval(), repeat, _in_float32(subject.session.inputs), outputs)
 
     def arithmetic(self, dtype: str) -> str:
-        """The type whose rounding is left to allow for: with equal weights, that of the products."""
+        """The type whose rounding the tolerance has to allow for: with equal weights, that of the products."""
         return "fp32" if self.unrounded is not None and dtype == "w8" else dtype
 
     @property
     def width(self) -> int | None:
-        """The size of a head, of the first attention layer that there is."""
+        """The size of a head of the first attention layer."""
         layers = (layer for layer in self.model.modules() if isinstance(layer, OrthogonalSelfAttention))
         return next((int(layer.project.width) for layer in layers), self._width_of_config())
 
@@ -128,12 +128,12 @@ class Expectation:
 
 
 def _in_float32(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-    """A half-precision artifact comes from a module in float32."""
+    """The inputs of the float32 module that a half-precision artifact comes from."""
     return tuple(TensorSpec(s.name, "float32" if s.dtype == "float16" else s.dtype, s.shape) for s in specs)
 
 
 def fill_in(expected: Expectation, subject: Subject) -> tuple[Expectation, Subject]:
-    """A torch file alone has no names for its outputs, and TorchScript says nothing of its inputs but their names."""
+    """Complete what a torch file without a manifest lacks: output names, and for TorchScript input types and shapes."""
     if subject.artifact is not None or subject.format == "onnx":
         return expected, subject
     names = tuple(spec.name for spec in subject.session.outputs)
@@ -146,7 +146,7 @@ def fill_in(expected: Expectation, subject: Subject) -> tuple[Expectation, Subje
 
 
 def check_interface(expected: Expectation, subject: Subject) -> Check:
-    """Names, types and sizes. An axis may be fixed where the artifact was exported so, and says so."""
+    """Check names, types and sizes. An axis may be fixed if the artifact declares it so."""
     wrong = _differences(expected.inputs, subject.inputs, subject.dtype)
     names = tuple(spec.name for spec in subject.session.outputs)
     if names != expected.outputs:
@@ -163,7 +163,7 @@ def check_interface(expected: Expectation, subject: Subject) -> Check:
 
 
 def check_weights(expected: Expectation, subject: Subject) -> str | None:
-    """A note where the manifest says that the artifact was exported from other weights than these."""
+    """Return a note if the manifest says that the artifact was exported from other weights than these."""
     said = subject.artifact.manifest.source.get("sha256") if subject.artifact is not None else None
     if expected.sha256 is None or said in (None, expected.sha256):
         return None

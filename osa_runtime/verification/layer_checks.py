@@ -1,6 +1,6 @@
-"""What only OSA can check, in every layer and head: is A orthogonal, does it keep lengths, is it exp(S)?
+"""Checks that only OSA allows, in every layer and head: A is orthogonal, keeps lengths, and is exp(S).
 
-None of it needs a reference model: the queries, keys and values are taken from the model's own run, and the truth is
+They need no reference model: the queries, keys and values are taken from the model's own run, and the truth is
 the definition, exp(S)·V in float64 from eigenvalues.
 """
 
@@ -30,7 +30,7 @@ from osa_runtime.parity.tolerances import DEFECT_SHARE, STRETCH_SHARE, core_tole
 from osa_runtime.verification.inside.model_parts import Array, Core, ModelParts
 from osa_runtime.verification.memory import chunks
 
-MOST_TOKENS = 512  # up to here A is formed as a whole, beyond it is probed in as many directions as a head is wide
+MOST_TOKENS = 512  # up to here A is formed whole; beyond, it is probed in as many directions as a head is wide
 
 Party = Literal["artifact", "eager", "reference"]
 
@@ -38,7 +38,7 @@ Party = Literal["artifact", "eager", "reference"]
 def check_layers(
     model_parts: ModelParts, case: Case, osa: AttentionSettings | None, dtype: str, party: Party
 ) -> Iterator[LayerResult]:
-    """All attention layers on one case, a few at a time; up to the first that is out of range, as NaN goes on there."""
+    """Check all attention layers on one case, a few at a time, up to the first with NaN, which spreads to the rest."""
     for names in chunks(model_parts.attentions, _core_bytes(model_parts, case)):
         for name, core in model_parts.cores_of(names, case.feeds).items():
             result = _check(model_parts, name, core, case.name, osa, dtype, party)
@@ -48,13 +48,13 @@ def check_layers(
 
 
 def norms_by_row(model_parts: ModelParts, case: Case) -> Array | None:
-    """‖S‖₂ of the layer where it is largest; None where no layer shows it, and NaN for a row without a number."""
+    """The largest ‖S‖₂ of any layer, by row; None if no layer shows it, and NaN for a row without a number."""
     found: Array | None = None
     for names in chunks(model_parts.attentions, _core_bytes(model_parts, case)):
         for core in model_parts.cores_of(names, case.feeds).values():
             q, k, scale, _ = _tensors(core)
             norms = spectral_norm(q, k, scale).flatten(1).amax(1).numpy()
-            found = norms if found is None else np.fmax(found, norms)  # behind a layer of NaN there is only NaN
+            found = norms if found is None else np.fmax(found, norms)  # after a layer of NaN there is only NaN
     return found
 
 
@@ -66,7 +66,7 @@ def _core_bytes(model_parts: ModelParts, case: Case) -> int:
 
 
 def _count(core: Core, evaluation: ExponentialMethod, needed: int) -> int:
-    """The squarings as the artifact itself counts them; else as it is exported; else as its formula has them."""
+    """The squarings: as the artifact counts them, else the fixed number of the export, else by the formula."""
     if core.squarings is not None:
         return core.squarings
     return int(evaluation.squarings) if evaluation.is_fixed else needed
@@ -102,7 +102,7 @@ def _check(
 
 
 def _out_of_range(core: Core, common: dict[str, Any]) -> LayerResult:
-    """A graph that cannot raise must give NaN beyond its range, and nothing that looks like a number.
+    """Check a layer beyond its range: a graph cannot raise, so it must return NaN and not a number that looks right.
 
     The bound that it computes itself may be up to twice ours: it balances Q and K by another measure.
     """
@@ -111,14 +111,14 @@ def _out_of_range(core: Core, common: dict[str, Any]) -> LayerResult:
     clean = all(np.isfinite(x).all() for x in (core.q, core.k, core.v))
     if largest is not None and clean and 2 * bound > largest:
         said = f"‖S‖ is bounded by {bound:.3g}, and it is exported for {largest:.3g}"
-        reason = f"{said}: it gives NaN, as it must" if broken else f"{said}, and yet it gives finite values"
+        reason = f"{said}: it returns NaN, as it must" if broken else f"{said}, but it returns finite values"
         return LayerResult(**common, heads=(), passed=bool(broken), reason=reason)
-    cause = "its output" if clean else "what it reads"
+    cause = "its output" if clean else "its input"
     return LayerResult(**common, heads=(), passed=False, reason=f"{cause} holds NaN or Inf")
 
 
 def _heads(model_parts: ModelParts, name: str, core: Core, norms: Tensor) -> tuple[tuple[HeadResult, ...], int | None]:
-    count = core.q.shape[-3] if core.q.ndim > 3 else 1  # a call without an axis of heads has one
+    count = core.q.shape[-3] if core.q.ndim > 3 else 1  # a call without a head axis has one head
     defects, directions = _defects(model_parts, name, core)
     defects, ratios, errors = (values.reshape(-1, count) for values in (defects, _ratios(core), _errors(core)))
     norms = norms.reshape(-1, count)
@@ -136,7 +136,7 @@ def _heads(model_parts: ModelParts, name: str, core: Core, norms: Tensor) -> tup
 
 
 def _defects(model_parts: ModelParts, name: str, core: Core) -> tuple[Array, int | None]:
-    """‖AᵀA − I‖₂ for each entry and head, A column block by column block through the layer itself."""
+    """‖AᵀA − I‖₂ for each entry and head, with A computed by the layer itself, in blocks of columns."""
     tokens, width = core.v.shape[-2:]
     if tokens > MOST_TOKENS:
         frame = np.linalg.qr(np.random.default_rng(0).standard_normal((tokens, width)))[0]
@@ -153,7 +153,7 @@ def _defects(model_parts: ModelParts, name: str, core: Core) -> tuple[Array, int
 
 
 def _apply_attention(model_parts: ModelParts, name: str, core: Core, columns: Array) -> Array:
-    """A times these columns, which are filled up to the width of the layer's own values."""
+    """A times these columns, which are padded to the width of the layer's own values."""
     count, width = columns.shape[1], core.v.shape[-1]
     filled = np.pad(columns, ((0, 0), (0, width - count)))
     v = np.ascontiguousarray(np.broadcast_to(filled, core.v.shape).astype(core.v.dtype))
@@ -173,7 +173,7 @@ def _ratios(core: Core) -> Array:
 
 
 def _errors(core: Core) -> Array:
-    """How far the layer's output is from exp(S)·V, relative to the largest value of the head."""
+    """The distance of the layer's output from exp(S)·V, relative to the largest value of the head."""
     q, k, scale, mask = _tensors(core)
     v = torch.from_numpy(core.v).to(torch.float64)
     truth = exact_attention(q, k, v, scale, mask).numpy()
@@ -184,9 +184,9 @@ def _errors(core: Core) -> Array:
 
 
 def _reason(heads: tuple[HeadResult, ...], tolerance: float) -> str:
-    """Empty where all is well. Lengths add up over N·d values, and the defect over N rows: both stay in proportion."""
+    """The reason for a failure, or "". Lengths sum N·d values and the defect N rows: both stay in proportion."""
     if not all(math.isfinite(number) for head in heads for number in dataclasses.astuple(head)):
-        return "a head cannot be measured: its distance from exp(S)·V is no finite number"
+        return "a head cannot be measured: its distance from exp(S)·V is not a finite number"
     worst = max(heads, key=lambda head: head.error)
     if worst.error > tolerance:
         return f"head {heads.index(worst)} is not exp(S)·V: relative error {worst.error:.2g}, tolerance {tolerance:.2g}"
@@ -202,7 +202,7 @@ def _reason(heads: tuple[HeadResult, ...], tolerance: float) -> str:
 
 
 def _tensors(core: Core) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """In float64, with padded tokens at zero, and one scale per entry and head."""
+    """q, k, the scale and the mask in float64, with padded tokens at zero and one scale per entry and head."""
     mask = None if core.mask is None else torch.from_numpy(np.array(np.broadcast_to(core.mask, core.q.shape[:-1])))
     q, k = (masked(torch.from_numpy(np.array(x)).to(torch.float64), mask) for x in (core.q, core.k))
     scale = torch.from_numpy(np.array(np.broadcast_to(core.scale, core.q.shape[:-2]), np.float64))
@@ -226,7 +226,7 @@ def squarings_of(q: Tensor, k: Tensor, scale: Tensor, evaluation: ExponentialMet
 
 
 def _takes_steps(q: Tensor, k: Tensor, c: Tensor, evaluation: ExponentialMethod) -> bool:
-    """Whether the low-rank form stays in float32, where it takes steps of a polynomial instead of squarings."""
+    """True if the low-rank form stays in float32, where it takes steps of a polynomial instead of squarings."""
     if evaluation.is_fixed or evaluation.approximant == "pade":
         return False
     m, w, _ = gram_core(q, k, q, c)
@@ -237,7 +237,7 @@ def _takes_steps(q: Tensor, k: Tensor, c: Tensor, evaluation: ExponentialMethod)
 def undecided_beyond_range(
     result: CaseResult, case: Case, model_parts: ModelParts, osa: AttentionSettings | None, dtype: str
 ) -> CaseResult:
-    """The same result, undecided where a layer was given more than it was exported for and gave NaN."""
+    """The same result, undecided if a layer received more than it was exported for and returned NaN."""
     if result.verdict != "fail" or not all(output.name for output in result.outputs):
         return result
     layers = check_layers(model_parts, case, osa, dtype, "artifact")
@@ -248,7 +248,7 @@ def undecided_beyond_range(
 
 
 def undecided(result: CaseResult, reason: str) -> CaseResult:
-    """The same result, where outputs that failed are undecided for this reason."""
+    """The same result, with failed outputs undecided for this reason."""
     return dataclasses.replace(result, outputs=tuple(_undecided(output, reason) for output in result.outputs))
 
 

@@ -1,4 +1,4 @@
-"""Work in pieces, so that the values that are held at one time stay within a budget whatever the model's depth."""
+"""Work in pieces, so that the values held at one time stay within a budget at any depth of the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a verification is asked to do, and what it gives."""
+"""The options and the result of a verification."""
 
 from __future__ import annotations
 
@@ -20,18 +20,17 @@ from osa_runtime.verification.inside.model_parts import Array
 
 Progress = Callable[[str], None]
 
-SMALL = 5_000_000  # parameters; below, torch's threads cost more than they bring
+SMALL = 5_000_000  # parameters; below, torch's threads cost more than they save
 
 
 @dataclass(frozen=True)
 class VerifyOptions:
-    """``batches`` and ``lengths`` replace the sweep's own; ``inputs`` replaces the sweep.
+    """The settings of a verification: ``batches`` and ``lengths`` replace the sweep's own, ``inputs`` the whole sweep.
 
-    ``outputs`` are expected outputs by case and name, in place of an eager model's. ``bisect`` is a folder for what
-    reproduces a fault; it is written only when something fails. ``data`` is a known data set or an .npz of images, of
-    which cases are made beside the others. ``calibration`` is the .npz that static ranges were measured on: they are
-    measured again. ``quick`` leaves the grid of sizes and magnitudes out, ``seconds`` is what it may take in place of
-    the usual time.
+    ``outputs`` are expected outputs by case and name, in place of an eager model's. ``bisect`` is a folder for the
+    reproduction of a fault, written only when something fails. ``data`` is a known data set or an .npz of images, used
+    for further cases. ``calibration`` is the .npz that static ranges were measured on: they are
+    measured again. ``quick`` leaves out the grid of sizes and magnitudes; ``seconds`` is its time limit.
     """
 
     where: Where = field(default_factory=Where)
@@ -49,7 +48,7 @@ class VerifyOptions:
     seconds: float | None = None
 
     def tolerance(self, rtol: float) -> Tolerance:
-        """The table's, unless the user said otherwise."""
+        """The tolerance of the table, unless the user set another."""
         return Tolerance(rtol if self.rtol is None else self.rtol, self.atol or 0.0)
 
     def describe(self) -> dict[str, Any]:
@@ -89,7 +88,7 @@ def certify(options: VerifyOptions, **results: Any) -> Certificate:
 
 @contextlib.contextmanager
 def torch_threads(threads: int | None, parameters: int | None) -> Iterator[None]:
-    """As many as asked for; otherwise one for a small model, whose operators are too short to share."""
+    """Use this many threads; by default one for a small model, whose operators are too short to share."""
     before = torch.get_num_threads()
     small = parameters is not None and parameters < SMALL
     torch.set_num_threads(threads or (1 if small else before))

@@ -1,4 +1,4 @@
-"""The parts of a model, which together are the whole of it: modules, and what lies on the way from one to the next."""
+"""The parts of a model, which together are the whole of it: modules, and the operators between them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ ORDINARY = ("random", "padded", "given")
 
 @dataclass(frozen=True)
 class Part:
-    """A module that both sides show (``end`` is None), or the way to its input or to an output of the model.
+    """A module that both sides show (``end`` is None), or the operators before its input or before an output.
 
-    Positions, residual sums and pooling lie on such a way: ``embed → stack.blocks.0.attention``.
+    Positions, residual sums and pooling are such operators: ``embed → stack.blocks.0.attention``.
     """
 
     name: str
@@ -35,7 +35,7 @@ def innermost(units: Sequence[str]) -> tuple[str, ...]:
 
 
 def partition(model_parts: ModelParts, eager: EagerParts) -> tuple[Part, ...]:
-    """In the order of execution. Modules that only eager shows are on the way to the next one, which names them."""
+    """The parts in the order of execution. A module that only eager shows belongs to the part before the next."""
     return tuple(_parts(innermost(common_units(model_parts, eager)), eager))
 
 
@@ -57,7 +57,7 @@ def _way(start: str, end: str, hidden: Sequence[str]) -> str:
 
 
 def part_cases(cases: Sequence[Case], most_dense: int) -> list[Case]:
-    """A case for each way through the parts: of both forms, and with or without padding. At least one."""
+    """One case for each path through the parts: both forms, with and without padding. At least one case."""
     found: dict[tuple[bool, bool], Case] = {}
     for case in sorted(cases, key=_preference):
         if all(np.isfinite(x).all() for x in case.feeds.values() if x.dtype.kind == "f"):
@@ -68,6 +68,6 @@ def part_cases(cases: Sequence[Case], most_dense: int) -> list[Case]:
 
 
 def _preference(case: Case) -> tuple[bool, bool, int]:
-    """Ordinary values, several rows, and no more of them than needed."""
+    """Sort key: ordinary values, several rows, and no more of them than needed."""
     rows = next(iter(case.sizes.values()), 1)
     return case.kind not in ORDINARY, rows < 2, sum(x.size for x in case.feeds.values())

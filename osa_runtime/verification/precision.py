@@ -1,4 +1,4 @@
-"""A type that loosens tolerances must be that of the file, and not of the manifest alone."""
+"""The check that a type which loosens tolerances is the type of the file, not only of the manifest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from osa_runtime.verification.subject import Subject
 
 
 def check_precision(subject: Subject) -> Iterator[Check]:
-    """A failed check where an artifact calls itself quantised and has no weights of 8 bits."""
+    """Return a failed check if the manifest calls the artifact quantised and no weight has 8 bits."""
     if subject.dtype not in ("w8", "w8a8"):
         return
     from onnx import TensorProto

@@ -1,7 +1,7 @@
 """The reference of a quantised artifact, rounded as a fresh quantisation rounds it.
 
-How far rounding a matrix moves the answers is a property of the model, and no tolerance is right for all of them. With
-the same rounding on both sides nothing is left to compare but arithmetic.
+The effect of rounding a matrix on the answers is a property of the model, and no tolerance is right for all models.
+With the same rounding on both sides, only arithmetic is left to compare.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from osa_runtime.parity.tolerances import UNDECIDED_FACTOR, rounding_move
 from osa_runtime.quantization.selection import PRODUCTS
 
 Array = NDArray[Any]
-SLACK = 1e-3  # of a step: what the rounding of a scale adds to half a step
+SLACK = 1e-3  # of a step: the rounding of a scale adds this to half a step
 
 
 def rounded(module: nn.Module, plain: Path, quantized: Path) -> nn.Module | None:
     """The module with the matrices of ``quantized``, which was made from ``plain``, the module's export.
 
-    Where activations have ranges, they are rounded, too. None where a matrix is not a parameter of the module, but
-    something that it computes.
+    Activations with ranges are rounded, too. Returns None if a matrix is not a parameter of the module but computed
+    by it.
     """
     before, model = _tensors(onnx.load(plain)), onnx.load(quantized)
     after, steps = _tensors(model), dict(_activation_steps(model))
@@ -60,7 +60,7 @@ def rounded(module: nn.Module, plain: Path, quantized: Path) -> nn.Module | None
 
 
 def _activation_steps(model: onnx.ModelProto) -> Iterator[tuple[str, tuple[str, str]]]:
-    """By weight: the names of the scale and the zero point of what it is multiplied with."""
+    """The names of the scale and the zero point of each weight's other factor."""
     makers = {name: node for node in model.graph.node for name in node.output}
     for node in model.graph.node:
         found = [makers.get(name) for name in node.input[:2]]
@@ -70,17 +70,17 @@ def _activation_steps(model: onnx.ModelProto) -> Iterator[tuple[str, tuple[str, 
 
 
 def _round_input(scale: float, zero: int, _: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """What lies beyond the range is cut off; NaN and Inf stay NaN."""
+    """Round to the range and cut off values beyond it; NaN and Inf become NaN."""
     x = inputs[0]
     steps = (torch.round(x / scale) + zero).clamp(0, 255) - zero
     return steps * scale + 0 * x, *inputs[1:]
 
 
 def check_rounding(original: Eager, after: Eager, case: Case, tolerance: float | None) -> Check:
-    """How far the rounding moves the reference itself on a usual case.
+    """Measure how far the rounding moves the reference itself on a usual case.
 
-    With ``tolerance``, that of the ranges that the artifact brings along, it is judged: ranges that cut off or coarsen
-    what the model computes move it by much more than 8 bits explain.
+    With ``tolerance``, the one for ranges that come with the artifact, the distance is judged: ranges that cut off or
+    coarsen what the model computes move it by much more than 8 bits explain.
     """
     before, changed = answer_of(original, case.feeds), answer_of(after, case.feeds)
     if before is None or changed is None:
@@ -106,7 +106,7 @@ def _tensors(model: onnx.ModelProto) -> dict[str, Array]:
 
 
 def _ways_round(matrix: Array) -> Iterator[tuple[bool, Array]]:
-    """The transpose first: a matrix that is its own transpose counts as it is."""
+    """The transpose and the matrix, in this order: a matrix that is its own transpose counts as it is."""
     yield True, matrix.T
     yield False, matrix
 
@@ -116,7 +116,7 @@ def _key(array: Array) -> tuple[tuple[int, ...], bytes]:
 
 
 def _restored(name: str, original: Array, after: Mapping[str, Array]) -> Array | None:
-    """What the 8-bit weight stands for. It has a scale for each row or each column, and may be turned round."""
+    """The values of the 8-bit weight, which has a scale for each row or column and may be transposed."""
     steps, scale = after[f"{name}_quantized"].astype(np.float32), after[f"{name}_scale"].ravel()
     for factors in (scale.reshape(1, -1), scale.reshape(-1, 1)):
         if any(size not in (1, whole) for size, whole in zip(factors.shape, steps.shape, strict=True)):

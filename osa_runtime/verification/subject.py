@@ -1,4 +1,4 @@
-"""What is verified: an opened artifact or model file, and all that is known of it."""
+"""The subject of a verification: an opened artifact or model file, and all that is known about it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNKNOWN_DEPTH = 64  # for a model file alone: as many matrices as ten layers hav
 
 @dataclass(frozen=True)
 class Subject:
-    """``filled`` are the inputs as a checkpoint has them, for a file that does not say their types and shapes.
+    """An opened artifact or model file. ``filled`` has the checkpoint's inputs, for a file without types and shapes.
 
     ``hashes`` are those of the files before they were opened.
     """
@@ -35,7 +35,7 @@ class Subject:
 
     @classmethod
     def open(cls, path: Path, where: Where) -> Subject:
-        """Files that are not those that were exported are opened, too: ``check_files`` says so."""
+        """Open the artifact, even if its files are not those that were exported: ``check_files`` reports that."""
         hashes = file_hashes(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # the certificate has the note on a fallback
@@ -77,7 +77,7 @@ class Subject:
 
     @property
     def largest_norm(self) -> float | None:
-        """Where a fixed number of squarings limits ‖S‖."""
+        """The limit of ‖S‖ with a fixed number of squarings."""
         return self.range_of_norms if self.osa is not None and self.osa.evaluation.is_fixed else None
 
     @property
@@ -87,11 +87,11 @@ class Subject:
 
     @property
     def interface(self) -> Interface:
-        """What inputs can be made from."""
+        """The interface from which inputs can be made."""
         if any(spec.dtype == ANY_DTYPE for spec in self.inputs):
             raise InputError(
                 f"{self.session.path} alone does not say the types and shapes of its inputs; verify the folder that it "
-                "was exported to, give its checkpoint with against=FOLDER, or inputs of its own."
+                "was exported to, or pass its checkpoint with against=FOLDER, or inputs of your own."
             )
         return replace(self.session.interface, inputs=self.inputs)
 
@@ -114,14 +114,14 @@ class Subject:
         }
 
     def changes(self) -> Iterator[Check]:
-        """A failed check where the files are no longer those that were opened."""
+        """Return a failed check if the files are no longer those that were opened."""
         now = file_hashes(self.artifact.folder if self.artifact is not None else self.session.path)
         for name in sorted(name for name in {*now, *self.hashes} if now.get(name) != self.hashes.get(name)):
             yield Check("files", False, f"{name} was changed while it was being verified; verify it again")
 
 
 def file_hashes(path: Path) -> dict[str, str]:
-    """The hashes of all files that are there, by name: of a folder those of its manifest, and the manifest's own."""
+    """The hashes of all existing files by name: for a folder, the manifest and the files that it lists."""
     if not path.is_dir():
         return {path.name: sha256(path)} if path.is_file() else {}
     artifact = Artifact.open(path)
@@ -130,11 +130,11 @@ def file_hashes(path: Path) -> dict[str, str]:
 
 
 def check_files(path: Path, name: str = "files") -> Check:
-    """The files of an exported folder are those that its manifest names."""
+    """Check that the files of an exported folder have the hashes of its manifest."""
     if not path.is_dir():
         return Check(name, True, "a model file alone: there is no manifest to compare it with")
     try:
         Artifact.open(path).check_files()
     except ArtifactError as error:
         return Check(name, False, str(error))
-    return Check(name, True, "every file has the hash that the manifest gives")
+    return Check(name, True, "every file has the hash in the manifest")

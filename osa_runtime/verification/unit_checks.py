@@ -1,6 +1,6 @@
 """Every part of the model by itself: fed with eager's input, compared with eager and with float64.
 
-A fault is visible here however small its trace in the final output is, and the part that has it is known by name.
+A fault shows here however small its trace in the final output is, and the part that has it is known by name.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NEGLIGIBLE = 1e-3  # of the largest row
 class Parties:
     """The artifact's parts, those of eager in the same precision, and those of float64.
 
-    ``move`` is how much rounding changes weights and inputs; None where amplified rounding excuses nothing.
+    ``move`` is how much rounding changes weights and inputs; None if amplified rounding must not explain a distance.
     """
 
     model_parts: ModelParts
@@ -40,21 +40,21 @@ class Parties:
 
 
 def check_parts(parties: Parties, case: Case, tolerance: Tolerance) -> Iterator[UnitResult]:
-    """All parts on one case, in the order of execution."""
+    """Check all parts on one case, in the order of execution."""
     parts = partition(parties.model_parts, parties.eager)
     calls = parties.eager.calls_of([part.unit for part in parts if part.unit], case.feeds)
     if not calls:
         return
-    ways = _Ways(parties, calls, case)
+    between = _BetweenModules(parties, calls, case)
     for part in parts:
         if part.unit:
             yield _check_unit(part, parties, calls[part.unit], case, tolerance)
         else:
-            yield from ways.check(part, tolerance)
+            yield from between.check(part, tolerance)
 
 
 def worst_of(results: Iterable[UnitResult]) -> tuple[UnitResult, ...]:
-    """Of each part the first result that failed, or the one closest to its limit; parts in the order of execution."""
+    """The first failed result of each part, or the one closest to its limit; parts in the order of execution."""
     found: dict[str, list[UnitResult]] = {}
     for result in results:
         found.setdefault(result.unit, []).append(result)
@@ -65,8 +65,8 @@ def _rank(result: UnitResult) -> tuple[bool, float]:
     return result.passed, -(result.alone or 0.0) / max(result.tolerance, 1e-300) if result.passed else 0.0
 
 
-class _Ways:
-    """What lies between the modules, in one run of each party."""
+class _BetweenModules:
+    """The values between the modules, in one run of each party."""
 
     def __init__(self, parties: Parties, calls: Calls, case: Case) -> None:
         self.case, self.calls = case, calls
@@ -92,7 +92,7 @@ class _Ways:
         if masked:
             yield UnitResult(part.name, None, None, tolerance.rtol, False, masked, case=self.case.name)
         elif _same(actual, expected) and _same(expected, truth):
-            return  # nothing is computed on this way
+            return  # nothing is computed between the two
         yield _judged(part.name, actual, expected, truth, self.case, tolerance)
 
     def _mask_difference(self, end: str | int, actual: Glue) -> str:
@@ -102,7 +102,7 @@ class _Ways:
         if mine.size != theirs.size:
             return f"the mask of {end} has the shape {mine.shape}, expected {theirs.shape}"
         wrong = int(np.count_nonzero(mine.reshape(theirs.shape) != theirs))
-        return f"{wrong} of {theirs.size} values of the mask that {end} is given are wrong" if wrong else ""
+        return f"{wrong} of {theirs.size} values of the mask of {end} are wrong" if wrong else ""
 
 
 def value_at(glue: Glue, end: str | int) -> Array:
@@ -130,7 +130,7 @@ def _check_unit(
 
 
 def _judged(name: str, actual: Array, expected: Array, truth: Array, case: Case, tolerance: Tolerance) -> UnitResult:
-    """Within the tolerance of the truth, or about as far from it as eager is."""
+    """The result, passed within the tolerance of the truth, or about as far from it as eager is."""
     mine, theirs = (compare_with(values, truth, tolerance) for values in (actual, expected))
     limit = max(tolerance.rtol, EAGER_SHARE * theirs.error) if np.isfinite(theirs.error) else tolerance.rtol
     passed = bool(mine.error <= limit)
@@ -138,7 +138,7 @@ def _judged(name: str, actual: Array, expected: Array, truth: Array, case: Case,
 
 
 def _reconsidered(result: UnitResult, part: Part, parties: Parties, inputs: Sequence[Array]) -> UnitResult:
-    """The same result, passed where the part amplifies every rounding of its input so much."""
+    """The same result, passed if the part amplifies any rounding of its input as much."""
     if result.alone is None or parties.move is None:
         return result
     truth, amount = parties.oracle.call(part.unit, inputs), parties.move
@@ -151,7 +151,7 @@ def _reconsidered(result: UnitResult, part: Part, parties: Parties, inputs: Sequ
 
 
 def compare_with(actual: Array, truth: Array, tolerance: Tolerance) -> Comparison:
-    """NaN belongs where float64 has NaN (or Inf, which a graph may not tell from it), and nowhere else."""
+    """Compare; NaN must be where float64 has NaN (or Inf, which a graph may not distinguish), and nowhere else."""
     broken = ~np.isfinite(truth)
     if actual.shape != truth.shape:
         return compare(actual, truth, tolerance, same_type=False)
@@ -165,9 +165,9 @@ def compare_with(actual: Array, truth: Array, tolerance: Tolerance) -> Compariso
 
 
 def _worst_row(actual: Array, truth: Array) -> slice:
-    """The row that is furthest off for its size: a row of large values must not hide what is wrong with another.
+    """The row with the largest error for its size: a row of large values must not hide a fault in another.
 
-    Rows that are next to nothing beside the largest are left to it: there is nothing but its rounding in them.
+    Rows that are negligible next to the largest row are scaled by it: they hold nothing but its rounding.
     """
     if truth.ndim < 2 or not truth.size or not np.isfinite(actual).all():
         return slice(None)

@@ -34,7 +34,7 @@ from osa_runtime.verification.structure.check import check_structure
 from osa_runtime.verification.subject import Subject, check_files
 from osa_runtime.verification.unit_checks import UNIT_DEPTH, Parties, check_parts, worst_of
 
-UNKNOWN_WIDTH = 32  # of a head, where a model of one's own does not say it
+UNKNOWN_WIDTH = 32  # of a head, if a custom model does not declare it
 
 LAYER_KINDS = ("random", "large", "parallel", "padded", "given")
 ROW_KINDS = ("random", "mixed", "padded")
@@ -52,8 +52,8 @@ def verify(
 ) -> Run:
     """Verify an exported folder or a model file, against a reference where one is given.
 
-    The reference is the checkpoint ``against``, a ``module`` of one's own, or what the function ``factory``
-    (package.module:function) returns, with the ``weights`` of a file.
+    The reference is the checkpoint ``against``, a ``module`` of your own, or the return value of the
+    function ``factory`` (package.module:function), with the ``weights`` of a file.
 
     A difference is a failed check in the certificate; an error means that the comparison itself was not possible.
     """
@@ -114,11 +114,11 @@ def _check_calibration(examples: Path, subject: Subject, *, known: bool) -> None
             f"{subject.session.path} is not such an artifact, or no reference was given. Leave it out."
         )
     assert subject.artifact is not None
-    read_calibration(examples, subject.artifact)  # what is wrong with the file is an error, not a finding
+    read_calibration(examples, subject.artifact)  # a fault in the file is an error, not a finding
 
 
 def _early(options: VerifyOptions, subject: Mapping[str, object], reference: object, checks: Sequence[Check]) -> Run:
-    """Where inputs or outputs differ, there is nothing to run."""
+    """The result if inputs or outputs differ: there is nothing to run."""
     certificate = certify(options, kind="verify", subject=subject, reference=reference, checks=tuple(checks), cases=())
     return Run(certificate, (), {})
 
@@ -179,7 +179,7 @@ class _Verification:
         return self._of_table(depth, norm)
 
     def _spread(self, case: Case) -> Spread | None:
-        """How far float64 moves on this case by as much as rounding changes weights and inputs."""
+        """The answers in float64 on this case after changes of weights and inputs as large as rounding."""
         truth = answer_of(self.oracle, case.feeds)
         if self.oracle is None or truth is None:
             return None
@@ -197,7 +197,7 @@ class _Verification:
         return Eager(self.expected.model, names, self.expected.outputs, dtype)
 
     def _rounding(self) -> Iterator[Check]:
-        """Of a quantised reference, on data, on pictures or on random inputs, whichever is the most like use."""
+        """The check of a quantised reference on data, pictures or random inputs, whichever is closest to real use."""
         if self.expected is None or self.expected.unrounded is None or self.oracle is None:
             return
         original = Eager(self.expected.unrounded, self.oracle.inputs, self.oracle.outputs, "fp64")
@@ -234,7 +234,7 @@ class _Verification:
         )
 
     def _wide(self, rules: Rules) -> list[CaseResult]:
-        """The cases beyond the plain sweep; ``cases`` then has them, too."""
+        """Run the cases beyond the plain sweep and add them to ``cases``."""
         results: list[CaseResult] = []
 
         def run(case: Case) -> None:
@@ -263,7 +263,7 @@ class _Verification:
         for name in (case.name, case.kind):
             if name in self.options.outputs:
                 return self.options.outputs[name], {}
-        raise InputError(f"The loaded outputs have none for the case {case.name!r}; save both in one run.")
+        raise InputError(f"The loaded outputs lack the case {case.name!r}; save inputs and outputs in one run.")
 
     def _check_rows(self, results: Sequence[CaseResult]) -> None:
         self.progress("independence of rows")
@@ -291,7 +291,7 @@ class _Verification:
                 yield from check_layers(EagerParts(self.eager, case.feeds), case, None, self.subject.dtype, "eager")
 
     def _chosen(self, kinds: Sequence[str]) -> list[Case]:
-        """One case of each kind, with two rows where there is one: the layers do not need more. At least one case."""
+        """One case of each kind, with two rows if there is one, which is enough for layers. At least one case."""
         found: dict[str, Case] = {}
         for case in sorted(self.cases, key=lambda case: [size != 2 for size in list(case.sizes.values())[:1]]):
             if case.kind in kinds:
@@ -301,7 +301,7 @@ class _Verification:
     def _units(
         self, model_parts: ModelParts, results: Sequence[CaseResult], layers: Sequence[LayerResult]
     ) -> tuple[tuple[UnitResult, ...], Bisection | None]:
-        """Every part on a few cases; and where anything is wrong, on the cases on which it is."""
+        """Check every part on a few cases and, if anything failed, on the failed cases."""
         if self.expected is None or self.eager is None or self.oracle is None:
             return (), None
         cases = part_cases(self.cases, 2 * (self.expected.width or UNKNOWN_WIDTH))

@@ -129,7 +129,7 @@ def test_nan_is_no_answer(made: Made, tmp_path: Path) -> None:
     found = evaluate(nan_artifact(made, tmp_path), "digits")
     assert found.accuracy.nonfinite > 0
     assert found.accuracy.correct <= found.accuracy.samples - found.accuracy.nonfinite
-    assert "gives NaN or Inf for" in str(found.failure)
+    assert "returns NaN or Inf for" in str(found.failure)
 
 
 X, Y = np.zeros((6, 8, 8)), np.arange(6)
@@ -173,7 +173,7 @@ def test_other_wrong_requests(made: Made, exported: Callable[[str, str], Path], 
         ((made(), tmp_path / "none.npz"), "cannot be read"),
         ((tmp_path / "none", "digits"), "does not exist"),
         ((tmp_path, "digits"), "expected a folder that `osa export` wrote"),
-        ((exported("encoder", "onnx"), "digits"), "and no images"),
+        ((exported("encoder", "onnx"), "digits"), "not images"),
     ):
         with pytest.raises(OsaError, match=message):
             evaluate(*arguments)

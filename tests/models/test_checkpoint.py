@@ -99,9 +99,9 @@ DAMAGE = {
     "absurd length": (lambda f: edit_config(f, config=SMALL | {"image_size": [2**40, 2**40]}), "not fit into memory"),
     "truncated": (
         lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:-40]),
-        "damaged or no safetensors file",
+        "damaged or not a safetensors file",
     ),
-    "not safetensors": (lambda f: (f / "model.safetensors").write_bytes(b"\0" * 100), "damaged or no safetensors file"),
+    "not safetensors": (lambda f: (f / "model.safetensors").write_bytes(b"\0" * 100), "or not a safetensors file"),
     "a weight too few": (lambda f: edit_weights(f, lambda w: w.pop("head.bias")), "missing: head.bias"),
     "a weight too many": (lambda f: edit_weights(f, lambda w: w.update(extra=torch.ones(1))), "unexpected: extra"),
     "NaN": (lambda f: edit_weights(f, lambda w: w["head.bias"].fill_(float("nan"))), "hold NaN or Inf: head.bias"),

@@ -121,7 +121,7 @@ def failing_check(content: dict[str, Any]) -> None:
 def test_a_verdict_that_is_not_that_of_the_results_is_refused(
     change: Callable[[dict[str, Any]], None], sealed: bool, tmp_path: Path
 ) -> None:
-    with pytest.raises(ArtifactError, match="is no certificate"):
+    with pytest.raises(ArtifactError, match="is not a certificate"):
         read_certificate(stored(tmp_path, change, sealed=sealed))
 
 
@@ -145,7 +145,7 @@ def holder(content: Any, place: tuple[Any, ...]) -> Any:
 
 @pytest.mark.parametrize("place", [p for p in FIELDS if p[0] not in ("versions", "histogram") or len(p) == 1], ids=str)
 def test_a_missing_field_is_refused(place: tuple[Any, ...], tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match="is no certificate"):
+    with pytest.raises(ArtifactError, match="is not a certificate"):
         read_certificate(stored(tmp_path, lambda c: holder(c, place).pop(place[-1]), sealed=True))
 
 
@@ -163,7 +163,7 @@ def test_a_field_of_another_type_is_refused(place: tuple[Any, ...], tmp_path: Pa
         content = json.loads(path.read_text())
         holder(content, place)[place[-1]] = wrong
         path.write_text(json.dumps(content))
-        with pytest.raises(ArtifactError, match="is no certificate"):
+        with pytest.raises(ArtifactError, match="is not a certificate"):
             read_certificate(path)
 
 
@@ -199,7 +199,7 @@ def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
     text, path = passing().to_json().encode(), tmp_path / "c.json"
     for end in range(0, len(text) - 2, 37):
         path.write_bytes(text[:end])
-        with pytest.raises(ArtifactError, match="is no certificate"):
+        with pytest.raises(ArtifactError, match="is not a certificate"):
             read_certificate(path)
 
 
@@ -223,17 +223,17 @@ def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
 def test_what_is_no_certificate_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "c.json"
     path.write_text(text)
-    with pytest.raises(ArtifactError, match="is no certificate"):
+    with pytest.raises(ArtifactError, match="is not a certificate"):
         read_certificate(path)
 
 
 def test_a_missing_file_a_folder_and_bytes_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="does not exist"):
         read_certificate(tmp_path / "none.json")
-    with pytest.raises(ArtifactError, match="is no certificate"):
+    with pytest.raises(ArtifactError, match="is not a certificate"):
         read_certificate(tmp_path)
     (tmp_path / "bytes.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ArtifactError, match="is no certificate"):
+    with pytest.raises(ArtifactError, match="is not a certificate"):
         read_certificate(tmp_path / "bytes.json")
 
 

@@ -22,16 +22,16 @@ Inputs = tuple[Array, ...]
 
 
 class EagerParts(ModelParts):
-    """Units are found by running ``feeds`` once.
+    """The parts of an eager model. Units are found by running ``feeds`` once.
 
-    What is inside an attention layer or an MLP of ours is no unit: an export folds scales into its weights.
+    The insides of our attention layers and MLPs are not units: an export folds scales into their weights.
     """
 
     def __init__(self, party: Eager, feeds: Mapping[str, Array]) -> None:
         self.party = party
         self.units = tuple(self._find_units(feeds))
         self.attentions = tuple(name for name, _ in self._calls(feeds, keep=False))
-        # A unit with several calls, or a call outside any unit, cannot be told apart by name.
+        # Calls of a unit with several, and calls outside any unit, cannot be distinguished by name.
         if len(set(self.attentions)) != len(self.attentions) or not set(self.attentions) <= set(self.units):
             self.attentions = ()
 
@@ -71,7 +71,7 @@ class EagerParts(ModelParts):
         return out.numpy()
 
     def between(self, calls: Calls, feeds: Mapping[str, Array]) -> Glue:
-        """One run in which these units compute nothing, but give what they gave."""
+        """One run in which these units compute nothing, but return what they returned before."""
         inputs: dict[str, Array] = {}
 
         def take(name: str, args: tuple[Any, ...]) -> None:
@@ -112,7 +112,7 @@ class EagerParts(ModelParts):
             single = isinstance(out, Tensor) and bool(args) and isinstance(args[0], Tensor)
             if name in seen or not single:
                 repeated.add(name)
-            elif not any(out is earlier for earlier in seen.values()):  # a container that passes its last part on
+            elif not any(out is earlier for earlier in seen.values()):  # not that of a container
                 seen[name] = out
 
         self._run_hooked(candidates, record, feeds)
@@ -123,7 +123,7 @@ class EagerParts(ModelParts):
         with contextlib.ExitStack() as stack:
             for name in units:
                 module = self.party.module.get_submodule(name)
-                # In front of hooks that the module has already: what they change belongs to the part.
+                # Before the hooks that the module already has: their changes belong to the part.
                 hook = module.register_forward_pre_hook(lambda _, args, name=name: take(name, args), prepend=True)
                 stack.callback(hook.remove)
             yield
@@ -174,7 +174,7 @@ def _core(arguments: tuple[Any, ...], out: Tensor) -> Core:
 
 
 def _is_open(module: nn.Module) -> bool:
-    """Not an Identity, and not a mere list of modules, which is never called."""
+    """True unless the module is an Identity, or a list of modules, which is never called."""
     return not isinstance(module, (nn.Identity, nn.ModuleList, nn.ModuleDict))
 
 

@@ -1,4 +1,4 @@
-"""What verification asks of a model beyond its outputs: its parts, seen in one run and called alone."""
+"""The interface for looking inside a model: its parts, seen in one run and called alone."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from osa_runtime.nn.projection import PackedProjection
 
 Array = NDArray[Any]
 
-# What units took and gave in one run: the tensor (and perhaps a mask), and the result.
+# The inputs (a tensor, perhaps a mask) and the result of each unit in one run.
 Calls = Mapping[str, tuple[tuple[Array, ...], Array]]
 
 
 @dataclass(frozen=True)
 class Glue:
-    """What lies between units, on its own: the tensor that each unit would be given, and what the model would give.
+    """The values between units: the tensor that each unit would receive, and the outputs of the model.
 
-    ``masks`` are those that units would be given, as far as they are worked out between units.
+    ``masks`` are those that units would receive, as far as they are computed between units.
     """
 
     inputs: Mapping[str, Array]
@@ -36,7 +36,7 @@ class Glue:
 class Written:
     """A part as a model of its own: the name of its file, its inputs by name (in order, for torch), and the result.
 
-    That is the output of this number, or, where ``kept_by`` names a module of the file, what that module is given.
+    The result is the output of this number or, if ``kept_by`` names a module of the file, the input of that module.
     """
 
     file: str
@@ -47,7 +47,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Core:
-    """One call of orthogonal attention: what came in and what went out.
+    """The inputs and the output of one call of orthogonal attention.
 
     q, k: (batch, heads, N, d); v, out: (batch, heads, N, e); scale: a scalar or (heads,);
     mask: broadcasts to (batch, heads, N), True for real tokens.
@@ -59,15 +59,15 @@ class Core:
     scale: Array
     mask: Array | None
     out: Array
-    squarings: int | None = None  # where the model counts them itself
+    squarings: int | None = None  # if the model counts them itself
 
 
 class ModelParts(ABC):
     """The parts of a model, named as in the module tree: ``embed``, ``stack.blocks.0.attention``, ``head``.
 
-    A unit takes and gives one tensor, and may take a mask beside it. ``attentions`` are the calls of orthogonal
-    attention, by the unit that makes them. Both are in the order of execution, and empty where a model does not show
-    its parts. Whatever the runtime raises becomes a RunError.
+    A unit takes and returns one tensor, and may take a mask as well. ``attentions`` are the calls of orthogonal
+    attention, by the unit that makes them. Both are in the order of execution, and empty if a model does not show
+    its parts. Errors of the runtime become a RunError.
     """
 
     units: tuple[str, ...] = ()
@@ -79,20 +79,20 @@ class ModelParts(ABC):
 
     @abstractmethod
     def inputs_of(self, units: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """The tensors that these units are given in one run of the whole model."""
+        """The tensors that these units receive in one run of the whole model."""
 
     @abstractmethod
     def call(self, unit: str, inputs: Sequence[Array], feeds: Mapping[str, Array] | None = None) -> Array:
-        """The unit alone, on the inputs that its ``forward`` takes: (x,) or (x, mask).
+        """Run the unit alone, on the inputs that its ``forward`` takes: (x,) or (x, mask).
 
-        ``feeds`` are the model's inputs of the same run: a graph may read sizes from them wherever it is.
+        ``feeds`` are the model's inputs of the same run: any part of a graph may read sizes from them.
         """
 
     @abstractmethod
     def between(self, calls: Calls, feeds: Mapping[str, Array]) -> Glue:
-        """What is computed outside these units, where each of them takes and gives what ``calls`` says.
+        """The values computed outside these units if each of them takes and returns the values in ``calls``.
 
-        Units and glue together are the whole model: every operator is inside a unit or in the way to one.
+        Units and glue together are the whole model: every operator is inside a unit or between units.
         """
 
     @abstractmethod
@@ -106,10 +106,10 @@ class ModelParts(ABC):
         ``v`` has the shape of ``core.v``.
         """
 
-    def overflow(self, unit: str, inputs: Sequence[Array]) -> str | None:  # noqa: ARG002 - for those that can tell
-        """Of a half-precision unit on these inputs: a value inside it that is beyond the type's range, if there is one.
+    def overflow(self, unit: str, inputs: Sequence[Array]) -> str | None:  # noqa: ARG002 - for formats that can tell
+        """Describe a value inside a half-precision unit that is beyond the type's range on these inputs, if any.
 
-        Where a runtime computes in float32 and only says that it computes in half precision, the output does not tell.
+        A runtime that computes half precision in float32 does not show it in the output.
         """
         return None
 
@@ -118,21 +118,22 @@ class ModelParts(ABC):
         unit: str,
         inputs: Sequence[Array],
         folder: Path,
-        feeds: Mapping[str, Array] | None = None,  # noqa: ARG002 - for those whose parts read the model's inputs
+        feeds: Mapping[str, Array] | None = None,  # noqa: ARG002 - for formats whose parts read the model's inputs
     ) -> Written:
         """Write the unit as a model of its own."""
         raise RunError(f"{unit} with its {len(inputs)} inputs cannot be written to {folder} on its own.")
 
     def write_between(self, end: str | int, calls: Calls, feeds: Mapping[str, Array], folder: Path) -> Written:
-        """Write the way from the units before to ``end``, a unit or the number of an output, as a model of its own."""
-        raise RunError(f"the way to {end} from {len(calls)} parts and {list(feeds)} cannot be written to {folder}.")
+        """Write the operators before ``end``, a unit or the number of an output, as a model of its own."""
+        known = f"from {len(calls)} parts and {list(feeds)}"
+        raise RunError(f"the operators before {end}, {known}, cannot be written to {folder}.")
 
-    def close(self) -> None:  # noqa: B027 - most have nothing to give back
-        """Give the memory back."""
+    def close(self) -> None:  # noqa: B027 - most have nothing to free
+        """Free the memory."""
 
 
 def is_closed(kind: str, children: Iterable[str]) -> bool:
-    """By the names of the classes, which are all that an artifact keeps.
+    """True for an attention layer or MLP of ours, by class names, which are all that an artifact keeps.
 
     A layer with packed projections is one of the attention layers, or a subclass under a name of its own.
     """

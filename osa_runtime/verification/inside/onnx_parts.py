@@ -1,7 +1,7 @@
 """The parts of an ONNX model, cut out of its graph and run in ONNX Runtime.
 
-Nodes are named ``module.path/Operator`` by the exporter, so the nodes of a module are known. What a call of
-orthogonal attention became by inlining has no such names; it is what lies between the call's inputs and its output.
+Nodes are named ``module.path/Operator`` by the exporter, so the nodes of a module are known. The nodes of an
+inlined call of orthogonal attention have no such names; they are those between the call's inputs and its output.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Boundary:
 
 
 class OnnxParts(ModelParts):
-    """``calls`` is the manifest's list of attentions; without it, only calls that are still nodes are known."""
+    """The parts of an ONNX model. Without ``calls``, the manifest's attentions, only calls that are nodes are known."""
 
     def __init__(self, path: Path, calls: Sequence[AttentionCall] = (), threads: int | None = None) -> None:
         self._folder, self._threads = path.parent, threads
@@ -113,7 +113,7 @@ class OnnxParts(ModelParts):
         return taken | {f"given/{self._boundaries[unit].out}": out for unit, (_, out) in calls.items()}
 
     def overflow(self, unit: str, inputs: Sequence[Array]) -> str | None:
-        """ONNX Runtime's CPU provider computes half precision in float32; values that are asked for are rounded."""
+        """Look at values inside: ONNX Runtime's CPU provider computes in float32 and rounds only requested outputs."""
         known, rest = self._known(unit, inputs, None)
         for name, value in self._overflows(known, rest, self._boundaries[unit].out):
             broken = int(np.count_nonzero(~np.isfinite(value)))
@@ -123,7 +123,7 @@ class OnnxParts(ModelParts):
     def _overflows(
         self, known: Mapping[str, Array], feeds: Mapping[str, Array], out: str
     ) -> Iterator[tuple[str, Array]]:
-        """The values that are made of finite ones and are not finite."""
+        """The values that are not finite but computed from finite ones."""
         makers = sorted(self._index.between(set(known), [out]))
         names = [name for i in makers for name in self._index.nodes[i].output]
         halves = [name for name in names if self._index.types.get(name) == TensorProto.FLOAT16]
@@ -133,12 +133,12 @@ class OnnxParts(ModelParts):
                 yield name, value
 
     def _masks_scores(self, name: str, odd: Array) -> bool:
-        """-Inf before a softmax is how a token gets no weight."""
+        """True for -Inf before a softmax, which gives a token no weight."""
         readers = [node.op_type for node in self._index.nodes if name in node.input]
         return bool((odd == -np.inf).all()) and set(readers) == {"Softmax"}
 
     def _reads_numbers(self, name: str, known: Mapping[str, Array], feeds: Mapping[str, Array]) -> bool:
-        """Whether all that a value is made of is finite: what is not was made before, or on purpose."""
+        """True if all inputs of the node are finite: otherwise the fault came earlier, or is intended."""
         read = set(reads(self._index.nodes[self._index.maker[name]]))
         floats = [one for one in read if self._index.types.get(one) in FLOATS]
         weights = [self._index.weights[one] for one in floats if one in self._index.weights]
@@ -245,7 +245,7 @@ class OnnxParts(ModelParts):
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
         options.intra_op_num_threads = self._threads or 0
-        # As the graph is written: ONNX Runtime moves 8-bit roundings, also to before a value that is looked at here.
+        # Without optimisation: ONNX Runtime moves 8-bit roundings, even to before a value that is read here.
         options.add_session_config_entry("session.disable_quant_qdq", "1")
         options.add_session_config_entry(EXTERNAL_DATA_FOLDER, str(self._folder))
         try:
@@ -285,7 +285,7 @@ def _boundaries(index: GraphIndex, calls: Mapping[str, AttentionCall]) -> dict[s
     before, behind = index.reach()
     for path in dict.fromkeys(prefix for name in owner for prefix in _prefixes(name)):
         inside = {i for i, name in enumerate(owner) if name == path or name.startswith(f"{path}.")}
-        # A node without a module's name on the way from one node of the module to another is part of it.
+        # A node without a module's name between two nodes of the module is part of it.
         enclosed = nobodys & _union(before, inside) & _union(behind, inside)
         inside |= {i for i in range(len(owner)) if enclosed >> i & 1}
         boundary = _boundary(index, inside)
@@ -325,7 +325,7 @@ def _boundary(index: GraphIndex, inside: set[int]) -> Boundary | None:
 
 
 def _masks(index: GraphIndex, read: set[str]) -> set[str] | None:
-    """The boolean that a unit reads; of several, the inputs that they come from, and None where that is not all."""
+    """The boolean that a unit reads; for several, the inputs that they come from, or None if that is not all."""
     booleans = [name for name in read if index.types.get(name) == TensorProto.BOOL]
     if len(booleans) == 1:
         return set(booleans)

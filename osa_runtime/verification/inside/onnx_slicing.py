@@ -11,7 +11,7 @@ LARGEST_KEPT = 1024  # bytes; shape inference reads small constants, and large o
 
 
 class GraphIndex:
-    """Who makes each value of the main graph, and of which type it is."""
+    """The producer and the type of each value of the main graph."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self.model = model
@@ -34,7 +34,7 @@ class GraphIndex:
         return found
 
     def _constants(self) -> set[str]:
-        """The weights, and what is worked out from nothing else."""
+        """The weights, and the values computed from nothing else."""
         found = set(self.weights)
         for node in self.nodes:
             if all(name in found for name in reads(node)):
@@ -42,7 +42,7 @@ class GraphIndex:
         return found
 
     def reach(self) -> tuple[list[int], list[int]]:
-        """For each node the nodes before it and those behind it, as sets of bits."""
+        """The nodes before and after each node, as sets of bits."""
         before, behind = [0] * len(self.nodes), [0] * len(self.nodes)
         sources = [{self.maker[name] for name in reads(node) if name in self.maker} for node in self.nodes]
         for index, found in enumerate(sources):
@@ -71,8 +71,8 @@ class GraphIndex:
     def glue(self, cuts: Mapping[str, bool], wanted: Sequence[str]) -> onnx.ModelProto:
         """A model from the inputs of the graph and the values at ``cuts`` to ``wanted`` ones.
 
-        What reads a cut reads the input ``given/NAME`` in its place. A wanted value may be a cut: it is worked out,
-        too, unless the cut says (by True) that a unit makes it. The outputs are in the order of ``wanted``.
+        Readers of a cut read the input ``given/NAME`` in its place. A wanted value may be a cut: it is computed,
+        too, unless the cut is True: then a unit computes it. The outputs are in the order of ``wanted``.
         """
         made = [name for name in wanted if name in self.maker and not cuts.get(name)]
         makers = {self.maker[name] for name in made}
@@ -98,7 +98,7 @@ class GraphIndex:
         return model
 
     def value_info(self, name: str) -> onnx.ValueInfoProto:
-        """The type alone: sizes that inference guessed would only be in the way."""
+        """The type without the shape: sizes guessed by inference would only cause conflicts."""
         for value in self.model.graph.input:
             if value.name == name:
                 return value
@@ -106,7 +106,7 @@ class GraphIndex:
 
 
 def reads(node: onnx.NodeProto) -> Iterator[str]:
-    """What a node reads, also inside its branches and loops; names that a body makes itself do no harm."""
+    """The values that a node reads, also inside its branches and loops; names made by a body itself do no harm."""
     yield from (name for name in node.input if name)
     for attribute in node.attribute:
         for graph in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:

@@ -1,4 +1,4 @@
-"""Where a captured orthogonal attention layer has its queries, keys, values, scale and result."""
+"""The queries, keys, values, scale and result of a captured orthogonal attention layer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class Attention:
-    """q, k, v: (batch, heads, N, d); out: (batch, N, heads·d), what the output projection reads."""
+    """q, k, v: (batch, heads, N, d); out: (batch, N, heads·d), the input of the output projection."""
 
     q: Node
     k: Node
@@ -27,12 +27,12 @@ class Attention:
     out: Node
 
     def given(self) -> tuple[Node, ...]:
-        """What the product depends on, weights aside."""
+        """The inputs of the product, except weights."""
         return (self.q, self.k, self.v) if self.mask is None else (self.q, self.k, self.v, self.mask)
 
 
 def find_attention(graph: Graph, regions: Mapping[str, Region], unit: Unit) -> Attention | None:
-    """None where the layer is of another kind, or does not show all of these."""
+    """Find the attention of a layer; None if the layer is of another kind, or does not show all of these."""
     region, project = regions[unit.path], regions.get(f"{unit.path}.project")
     scale, out = _scale(graph, region), _read_by_output(regions.get(f"{unit.path}.out"))
     if project is None or scale is None or out is None:
@@ -40,13 +40,13 @@ def find_attention(graph: Graph, regions: Mapping[str, Region], unit: Unit) -> A
     slices = project.leaving()
     if len(slices) != 3 or any(node.target != aten.slice.Tensor for node in slices):
         return None
-    q, k, v = sorted(slices, key=lambda node: int(node.args[2]))  # type: ignore[arg-type]  # where a slice starts
+    q, k, v = sorted(slices, key=lambda node: int(node.args[2]))  # type: ignore[arg-type]  # start of a slice
     found = Attention(q, k, v, scale, unit.mask, out)
     return found if _is_cut(region, project, found) else None
 
 
 def _scale(graph: Graph, region: Region) -> Node | None:
-    """α/√d: the one thing that is done with the layer's α."""
+    """α/√d: the only use of the layer's α."""
     for node in graph.nodes:
         if node.op == "get_attr" and node.target == f"{region.path}.alpha":
             users = [user for user in node.users if user in region.nodes]
@@ -60,7 +60,7 @@ def _read_by_output(region: Region | None) -> Node | None:
 
 
 def _is_cut(region: Region, project: Region, found: Attention) -> bool:
-    """Whether nothing but q, k, v and the mask leads into what lies between them and the result."""
+    """True if the nodes between q, k, v, the mask and the result read nothing else."""
     between = [node for node in region.nodes if node not in project.nodes and node < found.out]
     read = {source for node in between for source in node.all_input_nodes}
     outside = [node for node in read if node not in region.nodes or node in project.nodes]
@@ -85,14 +85,14 @@ class Region:
         return [node for node in self.nodes if is_tensor(node) and any(user not in self.nodes for user in node.users)]
 
     def entering(self) -> list[Node]:
-        """What is made outside and read inside, weights aside."""
+        """The values made outside and read inside, except weights."""
         read = dict.fromkeys(source for node in self.nodes for source in node.all_input_nodes)
         return [node for node in read if node not in self.nodes and node.op != "get_attr"]
 
 
 @dataclass(frozen=True)
 class Unit:
-    """A module with a clean boundary: one tensor in, perhaps a mask beside it, one tensor out."""
+    """A module with a clean boundary: one tensor and perhaps a mask in, one tensor out."""
 
     path: str
     x: Node
@@ -107,7 +107,7 @@ def find_regions(graph: Graph) -> dict[str, Region]:
     regions: dict[str, Region] = {}
     for node in graph.nodes:
         if node.op in ("placeholder", "get_attr", "call_module", "output"):
-            continue  # weights are nobody's, and the check of the inputs carries the stack of its neighbour
+            continue  # weights belong to no module, and the check of the inputs has the stack of its neighbour
         for call, (path, kind) in (node.meta.get("nn_module_stack") or {}).items():
             region = regions.setdefault(path, Region(path, kind))
             region.nodes[node] = None
@@ -116,7 +116,7 @@ def find_regions(graph: Graph) -> dict[str, Region]:
 
 
 def find_units(graph: Graph, regions: dict[str, Region]) -> dict[str, Unit]:
-    """In the order of execution; of modules that give the same tensor, the innermost."""
+    """The units in the order of execution; of modules that return the same tensor, the innermost."""
     closed = [region for region in regions.values() if is_closed(region.kind, _children(region, regions.values()))]
     found: dict[Node, Unit] = {}
     for region in sorted(regions.values(), key=lambda region: region.path.count(".")):
@@ -141,7 +141,7 @@ def _children(region: Region, regions: Iterable[Region]) -> Iterator[str]:
 
 
 def _unit(region: Region) -> Unit | None:
-    # The whole model is no part of itself, and of two calls of one module neither is the module's output.
+    # The whole model is not a part of itself, and a module that is called twice has no single output.
     if not region.path or len(region.calls) != 1 or any(map(works_in_place, region.nodes)):
         return None
     leaving, entering = region.leaving(), region.entering()

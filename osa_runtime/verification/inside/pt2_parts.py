@@ -1,4 +1,4 @@
-"""The parts of a torch.export artifact, found by the modules that its nodes say they came from."""
+"""The parts of a torch.export artifact, found by the modules recorded in its nodes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Pt2Parts(ModelParts):
         if found.mask is not None:
             inputs.append(_layer_mask(core))
         elif core.mask is not None:
-            raise InputError(f"{attention} of {self._path} takes no mask; give it a core without one.")
+            raise InputError(f"{attention} of {self._path} takes no mask; pass a core without one.")
         out = self._run_part(f"exp(S)·v in {attention}", found.given(), found.out, inputs)
         return _per_head(out, v.shape)
 
@@ -77,7 +77,7 @@ class Pt2Parts(ModelParts):
         units = {name: self._units[name] for name in calls}
         masks = {name: unit.mask for name, unit in units.items() if unit.mask is not None}
         nodes = dict.fromkeys([*(unit.x for unit in units.values()), *masks.values(), *self._outputs()])
-        with running(self._path, "what lies between the parts"):
+        with running(self._path, "the operators between the parts"):
             values = Between(self._whole, self._cuts(calls), list(nodes))(
                 ordered(feeds, self._input_names), self._given(calls)
             )
@@ -92,7 +92,7 @@ class Pt2Parts(ModelParts):
         folder: Path,
         feeds: Mapping[str, Array] | None = None,  # noqa: ARG002
     ) -> Written:
-        """For inputs of these shapes."""
+        """Write the unit for inputs of these shapes."""
         check_known([unit], self.units, self._path)
         found = self._checked(unit, inputs)
         names, tensors = ("x", "mask")[: len(inputs)], tuple(map(to_tensor, inputs))
@@ -161,7 +161,7 @@ def _per_head(merged: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _layer_mask(core: Core) -> Array:
-    """As the layer takes it, (batch, N)."""
+    """The mask in the shape that the layer takes, (batch, N)."""
     batch, heads, tokens, _ = core.q.shape
     if core.mask is None:
         return np.ones((batch, tokens), dtype=np.bool_)

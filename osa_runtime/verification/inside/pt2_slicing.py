@@ -15,7 +15,7 @@ from osa_runtime.errors import InputError
 class GraphPart:
     """The nodes between ``given`` and ``wanted``, which run as they are in the whole graph.
 
-    Sizes that the whole graph reads from its inputs are worked out from the shapes of the given tensors.
+    Sizes that the whole graph reads from its inputs are derived from the shapes of the given tensors.
     """
 
     def __init__(self, whole: GraphModule, given: Sequence[Node], wanted: Node) -> None:
@@ -29,7 +29,7 @@ class GraphPart:
         return self._module(*tensors, *self._measured_sizes(tensors).values())
 
     def fixed(self, *tensors: Tensor) -> GraphModule:
-        """A module that takes tensors of these shapes only, and nothing beside them."""
+        """A module that takes tensors of these shapes only, and no other input."""
         sizes = self._measured_sizes(tensors)
         return _extract(self._whole, self._given, self._nodes, self._wanted, sizes)
 
@@ -39,10 +39,10 @@ class GraphPart:
 
 
 class Between:
-    """What lies outside some units: from the inputs of the graph and the values at ``cuts`` to ``wanted`` ones.
+    """The operators outside some units: from the inputs of the graph and the values at ``cuts`` to ``wanted`` ones.
 
-    What reads a cut reads the tensor that is given for it. A wanted value may be a cut: it is worked out, too, unless
-    the cut says (by True) that a unit makes it.
+    Readers of a cut read the tensor given for it. A wanted value may be a cut: it is computed, too, unless the cut
+    is True: then a unit computes it.
     """
 
     def __init__(self, whole: GraphModule, cuts: Mapping[Node, bool], wanted: Sequence[Node]) -> None:
@@ -50,14 +50,14 @@ class Between:
         self._module = _glue(whole, [*self._inputs, *cuts], cuts, wanted)
 
     def __call__(self, feeds: Sequence[Tensor], given: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        return self._module(*feeds, *(x.clone() for x in given))  # what is given may be worked on in place
+        return self._module(*feeds, *(x.clone() for x in given))  # given tensors may be changed in place
 
     def module(self) -> GraphModule:
         return self._module
 
 
 class Beginning:
-    """The graph from its inputs up to the last of ``wanted``, with the checks on the way."""
+    """The graph from its inputs up to the last of ``wanted``, including its checks."""
 
     def __init__(self, whole: GraphModule, wanted: Sequence[Node]) -> None:
         nodes = list(whole.graph.nodes)
@@ -76,14 +76,14 @@ def is_size(node: Node) -> bool:
 
 
 def solvable(sizes: Sequence[Node], given: Sequence[Node]) -> bool:
-    """Whether the shapes of the given tensors tell these sizes."""
+    """True if these sizes follow from the shapes of the given tensors."""
     shapes = [node.meta["val"].shape for node in given]
     known = {_symbolic(size): 1 for shape in shapes for size in shape if isinstance(size, torch.SymInt)}
     return all(is_size(node) and _expression(node).subs(known).is_number for node in sizes)
 
 
 def _needed(given: Sequence[Node], wanted: Node) -> list[Node]:
-    """Backward from what is wanted to what is given; sizes are not followed further. In the order of the graph."""
+    """The nodes from the given values to the wanted one, in the order of the graph; sizes are not followed further."""
     found: set[Node] = set()
     waiting = [wanted]
     while waiting:
@@ -108,7 +108,7 @@ def _extract(
         if node not in copies:
             copies[node] = graph.node_copy(node, copies.__getitem__)
         if node in outputs:
-            # At once: a node further on may work in place.
+            # Copied at once: a later node may work in place.
             kept[node] = graph.call_function(torch.ops.aten.clone.default, (copies[node],))
     graph.output(kept[wanted] if isinstance(wanted, Node) else tuple(kept[node] for node in wanted))
     return GraphModule(whole, graph)  # its code drops each value after the last use
@@ -129,7 +129,7 @@ def _glue(whole: GraphModule, inputs: Sequence[Node], cuts: Mapping[Node, bool],
 
 
 def _clone(graph: Graph, node: Node) -> Node:
-    """At once: a node further on may work in place."""
+    """Copy at once: a later node may work in place."""
     return graph.call_function(torch.ops.aten.clone.default, (node,))
 
 
@@ -141,13 +141,13 @@ def _leading_to(made: set[Node], cuts: Mapping[Node, bool]) -> list[Node]:
         if node not in found and node.op != "placeholder":
             found.add(node)
             waiting.extend(source for source in node.all_input_nodes if source not in cuts)
-            # What works on a value in place counts, although nothing may read its result.
+            # In-place operators count, although nothing may read their result.
             waiting.extend(user for user in node.users if works_in_place(user) and user not in cuts)
     return sorted(found)
 
 
 def works_in_place(node: Node) -> bool:
-    """Then what a value is depends on when it is read, and edges do not tell."""
+    """True for an in-place operator: then a value depends on when it is read, which edges do not show."""
     return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 

@@ -1,4 +1,4 @@
-"""Which modules a TorchScript module calls, in which order, and whose tensor it gives back: read from its graphs."""
+"""The modules that a TorchScript module calls, their order, and the origin of its output, read from its graphs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ScriptCalls:
     def units(self) -> tuple[str, ...]:
         """The modules with a clean boundary that run exactly once, in the order in which they finish.
 
-        Left out are containers that pass on what a part of theirs gives.
+        Containers that return the output of one of their parts are left out.
         """
         finished = list(self._finished("", "forward"))
         once = [path for path in finished if path and finished.count(path) == 1]
@@ -36,7 +36,7 @@ class ScriptCalls:
         return self.graph(path) if self.modules[path]._c._has_method("forward") else None
 
     def passed_on(self, value: GraphValue, path: str, graph: Graph) -> GraphValue:
-        """The value itself, or, where a module such as an Identity only passes it on, what that was given."""
+        """The value itself, or the input of a module such as an Identity that only passes it on."""
         node = value.node()
         if node.kind() != "prim::CallMethod" or node.s("name") != "forward":
             return value
@@ -64,7 +64,7 @@ class ScriptCalls:
                     yield from 2 * list(self._finished_in(block.nodes(), path, own))
 
     def _finished_in_branches(self, node: GraphNode, path: str, own: GraphValue) -> Iterator[str]:
-        """A module runs once if each branch that may be taken calls it once."""
+        """The modules that run once: each branch that may be taken calls them once."""
         branches = [list(self._finished_in(block.nodes(), path, own)) for block in self._taken(node, path, own)]
         for called in branches[0]:
             yield called
@@ -74,7 +74,7 @@ class ScriptCalls:
             yield from 2 * [called for called in branch if called not in branches[0]]
 
     def _taken(self, node: GraphNode, path: str, own: GraphValue) -> list[Any]:
-        """The branches that may be taken and do not fail; only one where a fixed attribute decides."""
+        """The branches that may be taken and do not fail; only one if a fixed attribute decides."""
         condition, blocks = node.input().node(), list(node.blocks())
         if condition.kind() == "prim::GetAttr":
             owner = self._receiver(condition.input(), path, own)
@@ -83,7 +83,7 @@ class ScriptCalls:
         return [block for block in blocks if not _fails(block)] or blocks
 
     def _receiver(self, value: GraphValue, path: str, own: GraphValue) -> str | None:
-        """The path of the module that a value is."""
+        """The path of the module that a value stands for."""
         if value.debugName() == own.debugName():
             return path
         if value.node().kind() != "prim::GetAttr":
@@ -93,7 +93,7 @@ class ScriptCalls:
         return None if outer is None else f"{outer}.{name}" if outer else name
 
     def _maker(self, path: str) -> str | int:
-        """The innermost module that made what this one gives; a number says: its input of that place."""
+        """The innermost module that computed this one's output; a number stands for its input at that place."""
         if self._is_closed(path):
             return path
         graph = self.graph(path)
@@ -126,7 +126,7 @@ class ScriptCalls:
         return is_closed(part.original_name, (child.original_name for child in part.children()))
 
     def _is_clean(self, path: str) -> bool:
-        """One tensor in, perhaps a mask beside it, one tensor out."""
+        """True for one tensor and perhaps a mask in, and one tensor out."""
         schema = self.modules[path]._c._get_method("forward").schema
         x, mask = [*schema.arguments[1:], None, None][:2]
         if len(schema.arguments) > 3 or x is None or str(x.type) != "Tensor":

@@ -1,7 +1,7 @@
-"""Let a loaded TorchScript module keep what its parts take and give, and take and give other values in their place.
+"""Record or replace the inputs and outputs of the parts of a loaded TorchScript module.
 
-Each part gets lists and switches as attributes, and the code that calls it a statement more before and behind the call:
-if the switch is on, append the value to the list; if another value is given, go on with that one. So the values are
+Each part gets lists and switches as attributes, and the code that calls it one more statement before and after the
+call: if the switch is on, append the value to the list; if another value is given, continue with it. So the values are
 those of the artifact's own run, whatever its control flow. Modules of one class share their code; lists and switches
 belong to each.
 """
@@ -20,7 +20,7 @@ from osa_runtime.verification.inside.script_calls import Graph, GraphNode, Graph
 
 INPUT, OUTPUT, CORE = "verification_input", "verification_output", "verification_core"
 
-# Copies, since code further on may work in place.
+# Copies, since later code may work in place.
 STATEMENTS = """
 def verification_cut(wanted: bool, kept: List[Tensor], given: List[Tensor], value: Tensor,
                      mask: Optional[Tensor]) -> Tensor:
@@ -42,7 +42,7 @@ def verification_core(wanted: bool, kept: List[Tensor], q: Tensor, k: Tensor, v:
 
 
 class Recorder:
-    """Writes into the graphs of a module, which must not have run before."""
+    """Changes the graphs of a module, which must not have run before."""
 
     def __init__(self, calls: ScriptCalls) -> None:
         self._statements = torch.jit.CompilationUnit(STATEMENTS)
@@ -51,7 +51,7 @@ class Recorder:
         self._seen: set[str] = set()
 
     def add_cuts(self, units: Sequence[str]) -> None:
-        """Around every call of these units, wherever it is."""
+        """Add statements around every call of these units."""
         kinds = {_type_name(self._calls.modules[name]) for name in units}
         for path in self._calls.modules:
             graph = self._calls.forward(path)
@@ -71,7 +71,7 @@ class Recorder:
         inputs = list(call.inputs())
         taken = self._insert_cut(graph, receiver, INPUT, x, inputs[2] if len(inputs) > 2 else None)
         call.replaceInput(1, taken)
-        # Also what reads the same value later, such as a residual sum.
+        # Also later readers of the same value, such as a residual sum.
         x.replaceAllUsesAfterNodeWith(call, taken)
         out, following = call.output(), graph.create("prim::Constant", 1)
         following.insertAfter(call)
@@ -84,8 +84,8 @@ class Recorder:
         self, graph: Graph, receiver: GraphValue, what: str, value: GraphValue, mask: GraphValue | None = None
     ) -> GraphValue:
         arguments = [_attribute(graph, receiver, name, kind) for name, kind in _attributes(what)]
-        beside = graph.insertConstant(None) if mask is None else mask
-        return graph.insertGraph(self._statements.verification_cut.graph, [*arguments, value, beside])[0]
+        mask_or_none = graph.insertConstant(None) if mask is None else mask
+        return graph.insertGraph(self._statements.verification_cut.graph, [*arguments, value, mask_or_none])[0]
 
     def add_core(self, part: Any) -> None:
         if (_type_name(part), CORE) in self._known:
@@ -101,7 +101,7 @@ class Recorder:
         graph.insertGraph(self._statements.verification_core.graph, [*arguments, *values])
 
     def _register(self, kind: str, what: str) -> None:
-        """Every part that runs the code must have what the code reads, or torch reads memory that is not there."""
+        """Add what the code reads to every part that runs it; otherwise torch reads invalid memory."""
         if (kind, what) in self._known:
             return
         self._known.add((kind, what))
@@ -113,7 +113,7 @@ class Recorder:
 
 @contextlib.contextmanager
 def recording(parts: Sequence[Any], what: str) -> Iterator[None]:
-    """While active, these parts keep what they take or give; read it with ``recorded`` before it ends."""
+    """While active, these parts keep their inputs or outputs; read them with ``recorded`` before it ends."""
     try:
         for part in parts:
             part._c.setattr(f"{what}_wanted", True)
@@ -126,7 +126,7 @@ def recording(parts: Sequence[Any], what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replacing(values: Mapping[Any, tuple[Tensor, Tensor]]) -> Iterator[None]:
-    """While active, each part takes the first and gives the second of its tensors."""
+    """While active, each part takes the first and returns the second of its tensors."""
     try:
         for part, (x, out) in values.items():
             part._c.setattr(f"{INPUT}_given", [x])
@@ -180,11 +180,11 @@ def _attribute(graph: Graph, owner: GraphValue, name: str, kind: Any) -> GraphVa
 GIVEN = {"q": 1, "k": 2, "v": 3, "mask": 5}
 
 
-def attend_function(part: Any) -> Any:
+def attention_function(part: Any) -> Any:
     """(layer, q, k, v, mask) → exp(S)·v, from a copy of the layer's code; scale and options stay the layer's own."""
     graph = part._c._get_method("forward").graph.copy()
     call = attention_call(graph)
-    assert call is not None, "only layers that hold the call can attend"
+    assert call is not None, "only layers that hold the call can apply attention"
     old = list(graph.inputs())[1:]
     for name, place in GIVEN.items():
         value = graph.addInput(f"given_{name}")
@@ -195,11 +195,11 @@ def attend_function(part: Any) -> Any:
     _drop_unneeded(graph)
     for _ in old:
         graph.eraseInput(1)
-    return torch._C._create_function_from_graph("attend", graph)
+    return torch._C._create_function_from_graph("apply_attention", graph)
 
 
 def _drop_unneeded(graph: Graph) -> None:
-    """Also what has side effects, such as the projections of an input that is not there."""
+    """Remove unused nodes, also those with side effects, such as the projections of a missing input."""
     needed = {value.debugName() for value in graph.outputs()}
     for node in reversed(list(graph.nodes())):
         if needed.isdisjoint(value.debugName() for value in node.outputs()):
@@ -209,7 +209,7 @@ def _drop_unneeded(graph: Graph) -> None:
 
 
 def _read(node: Any) -> list[GraphValue]:
-    """What a node reads, also inside its branches."""
+    """The values that a node reads, also inside its branches."""
     inner = [value for block in node.blocks() for value in block.outputs()]
     inner += [value for block in node.blocks() for part in block.nodes() for value in _read(part)]
     return [*node.inputs(), *inner]

@@ -1,4 +1,4 @@
-"""Between the arrays of verification and the tensors of torch."""
+"""Conversion between the arrays of verification and the tensors of torch."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def to_tensor(array: Array) -> Tensor:
 
 
 def to_array(tensor: Tensor) -> Array:
-    """A copy: what a model does with its memory later must not show."""
+    """A copy, so that later changes of the model's memory do not show."""
     return np.array(tensor.numpy())
 
 
 def ordered(feeds: Mapping[str, Array], names: Sequence[str]) -> list[Tensor]:
     if set(feeds) != set(names):
-        raise InputError(f"The feeds are {sorted(feeds)}, but the model's inputs are {list(names)}; give each of them.")
+        raise InputError(f"The feeds are {sorted(feeds)}, but the model's inputs are {list(names)}; pass each of them.")
     return [to_tensor(feeds[name]) for name in names]
 
 
@@ -38,7 +38,7 @@ def check_known(wanted: Sequence[str], known: Sequence[str], path: Path) -> None
 
 @contextlib.contextmanager
 def running(path: Path, what: str) -> Iterator[None]:
-    """Without gradients; whatever torch raises inside is a RunError that names the part."""
+    """Run without gradients; errors of torch become a RunError that names the part."""
     try:
         with torch.inference_mode():
             yield
@@ -49,6 +49,6 @@ def running(path: Path, what: str) -> Iterator[None]:
 
 
 def _cause(error: Exception) -> str:
-    """TorchScript puts the cause last, after two tracebacks; everything else puts it first."""
+    """The cause of an error: TorchScript puts it last, after two tracebacks; others put it first."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return lines[-1] if "Traceback of TorchScript" in str(error) else lines[0]

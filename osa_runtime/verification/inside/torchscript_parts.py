@@ -1,4 +1,4 @@
-"""The parts of a TorchScript artifact, which keeps its modules: they can be called, and told to keep what they give."""
+"""The parts of a TorchScript artifact, which keeps its modules: they can be called, and can record their values."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from osa_runtime.verification.inside.script_recording import (
     INPUT,
     OUTPUT,
     Recorder,
-    attend_function,
     attention_call,
+    attention_function,
     recorded,
     recording,
     replacing,
@@ -36,7 +36,7 @@ class TorchScriptParts(ModelParts):
         self.attentions = tuple(name for name in self.units if attention_call(calls.graph(name)) is not None)
         self._parts: dict[str, Any] = {name: calls.modules[name] for name in self.units}
         # Before the code changes, and before anything runs.
-        self._attend = {name: attend_function(self._parts[name]) for name in self.attentions}
+        self._apply = {name: attention_function(self._parts[name]) for name in self.attentions}
         recorder = Recorder(calls)
         for name in self.attentions:
             recorder.add_core(self._parts[name])
@@ -66,7 +66,11 @@ class TorchScriptParts(ModelParts):
 
     def between(self, calls: Calls, feeds: Mapping[str, Array]) -> Glue:
         parts = [self._parts[name] for name in calls]
-        with running(self._path, "what lies between the parts"), recording(parts, INPUT), replacing(self._given(calls)):
+        with (
+            running(self._path, "the operators between the parts"),
+            recording(parts, INPUT),
+            replacing(self._given(calls)),
+        ):
             found = self._module(*ordered(feeds, self._input_names))
             taken = {name: list(map(to_array, recorded(self._parts[name], name, INPUT, (1, 2)))) for name in calls}
         outputs = (found,) if isinstance(found, torch.Tensor) else tuple(found)
@@ -87,7 +91,7 @@ class TorchScriptParts(ModelParts):
         mask = None if core.mask is None else to_tensor(core.mask)
         with running(self._path, f"exp(S)·v in {attention}"):
             q, k, values = map(to_tensor, (core.q, core.k, v))
-            return to_array(self._attend[attention](self._parts[attention]._c, q, k, values, mask))
+            return to_array(self._apply[attention](self._parts[attention]._c, q, k, values, mask))
 
     def write_unit(
         self,
@@ -97,22 +101,27 @@ class TorchScriptParts(ModelParts):
         feeds: Mapping[str, Array] | None = None,  # noqa: ARG002
     ) -> Written:
         check_known([unit], self.units, self._path)
-        # Read again: the loaded code has been taught to keep what it gives.
+        # Read again: the loaded code has been changed to record values.
         fresh, _ = read_torchscript(torch, self._path, "cpu")
         with running(self._path, unit), quiet():
             dict(fresh.named_modules())[unit].save(str(folder / "unit.pt"))
         return Written("unit.pt", dict(zip(("x", "mask"), inputs, strict=False)))
 
     def write_between(self, end: str | int, calls: Calls, feeds: Mapping[str, Array], folder: Path) -> Written:
-        """The whole model, in which every part gives what it should; the part at the end keeps what it is given."""
+        """Write the whole model; every part returns its expected value, and the part at the end keeps its input."""
         kept = [] if isinstance(end, int) else [self._parts[end]]
-        with running(self._path, f"the way to {end}"), quiet(), recording(kept, INPUT), replacing(self._given(calls)):
+        with (
+            running(self._path, f"the operators before {end}"),
+            quiet(),
+            recording(kept, INPUT),
+            replacing(self._given(calls)),
+        ):
             self._module.save(str(folder / "unit.pt"))
         inputs = {name: feeds[name] for name in self._input_names}
         return Written("unit.pt", inputs, end) if isinstance(end, int) else Written("unit.pt", inputs, kept_by=end)
 
     def close(self) -> None:
-        self._attend.clear()
+        self._apply.clear()
         self._parts.clear()
         self._module = None
 

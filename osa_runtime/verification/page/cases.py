@@ -105,7 +105,7 @@ def _ulps(value: float | None) -> Figure:
 
 
 def other_name(certificate: Certificate) -> str:
-    """The party beside the artifact."""
+    """The name of the party other than the artifact."""
     if certificate.kind == "compare":
         return "reference"
     return "given outputs" if certificate.settings.get("given_outputs") else "eager"
@@ -123,23 +123,23 @@ def relative(metrics: dict[str, Any] | None) -> float | None:
 
 
 def judged_error(output: OutputResult) -> float | None:
-    """The distance that the verdict is about: from float64, or from the other party where there is no float64."""
+    """The distance that is judged: from float64, or from the other party if there is no float64."""
     from_truth = relative(output.artifact)
     return relative(output.parity) if from_truth is None else from_truth
 
 
 def share(output: OutputResult) -> float | None:
-    """How much of its tolerance an output used up."""
+    """The share of its tolerance that an output used up."""
     return None if output.needed is None or not output.tolerance else output.needed / output.tolerance
 
 
 def tolerances(certificate: Certificate) -> list[float]:
-    """Those of all outputs; one that grew beyond all numbers with ‖S‖ is none."""
+    """The tolerances of all outputs, except those that overflowed with ‖S‖."""
     return [output.tolerance for _, output in outputs(certificate) if output.tolerance]
 
 
 def portion(used: float) -> str:
-    """In percent, or in times where that says more."""
+    """The share in percent, or as a factor where that is clearer."""
     return f"{100 * used:.2g} %" if used < 1 else times(used)
 
 

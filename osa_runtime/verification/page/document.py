@@ -34,7 +34,7 @@ from osa_runtime.verification.page.tables import (
     units_table,
 )
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # a browser would refuse whatever else slipped in
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # a browser refuses anything else
 
 
 def write_page(certificate: Certificate, path: Path) -> None:
@@ -60,7 +60,7 @@ def _document(certificate: Certificate) -> str:
 
 
 def _sections(certificate: Certificate) -> list[tuple[str, str, Html]]:
-    """Name, anchor and content of each section that has any."""
+    """Name, anchor and content of each section that is not empty."""
     layers, units = layers_table(certificate), units_table(certificate)
     found = [
         ("Where the fault is", "fault", bisection_facts(certificate)),
@@ -227,7 +227,7 @@ def name_of(party: dict[str, Any]) -> str:
 
 
 def finite(certificate: Certificate) -> Certificate:
-    """One way to say that there is no number, so that a page looks the same before and after the file."""
+    """None for NaN and Inf, so that the page of a certificate is the same before and after it is written and read."""
     found: Certificate = _finite(certificate)
     return found
 

@@ -13,7 +13,7 @@ from osa_runtime.plotting import svg_text
 from osa_runtime.verification.page.cases import judged_error, other_name, outputs, relative, tolerances
 from osa_runtime.verification.page.markup import Html, tag
 
-# Stand-ins, put in place of the page's own colours after drawing: so a plot follows light, dark and print.
+# Stand-ins, replaced by the page's own colours after drawing, so that a plot follows light, dark and print.
 INK, SOFT, FAINT, GRID, PAPER = "#010101", "#020202", "#030303", "#040404", "#050505"
 ARTIFACT, OTHER, CUMULATIVE, FAIL = "#060606", "#070707", "#080808", "#090909"
 VARIABLES = {
@@ -51,7 +51,7 @@ SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def figure(name: str, height: float, draw: Callable[[Any], None], caption: str, label: str) -> Html:
-    """``draw`` fills a figure of the page's width; ``label`` says what it shows to those who cannot see it."""
+    """A figure of the page's width, filled by ``draw``; ``label`` is its text for screen readers."""
 
     def draw_with_room(drawn: Any) -> None:
         drawn.set_layout_engine("constrained", h_pad=0.1)  # inches; the reader's font may be taller
@@ -62,7 +62,7 @@ def figure(name: str, height: float, draw: Callable[[Any], None], caption: str, 
 
 
 def _inline(svg: str, label: str) -> Html:
-    """Without what belongs to a file of its own: prolog, metadata, size, style, and names that nothing refers to."""
+    """The SVG without prolog, metadata, size, style, and names that nothing refers to."""
     body = svg[svg.index("<svg") :]
     box = re.search(r'viewBox="([^"]*)"', body)
     assert box is not None
@@ -83,7 +83,7 @@ def power(value: float, _: object = None) -> str:
 
 
 def logarithmic(axis: Any, values: Iterable[float | None], ticks: int = 8) -> float:
-    """Whole decades around the positive values; returns the lower end, where an error of exactly 0 is drawn."""
+    """Scale the axis to whole decades around the positive values; return the lower end, where 0 is drawn."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     known = [value for value in values if value is not None and np.isfinite(value) and value > 0] or [1e-7]
@@ -97,23 +97,23 @@ def logarithmic(axis: Any, values: Iterable[float | None], ticks: int = 8) -> fl
 
 
 def lifted(values: Iterable[float | None], floor: float) -> list[float]:
-    """For a logarithmic axis: 0 stands at its lower end, and what is unknown is left out."""
+    """The values for a logarithmic axis: 0 is drawn at its lower end, and unknown values are left out."""
     return [np.nan if value is None else max(float(value), floor) for value in values]
 
 
 def limit_line(axes: Any, limits: list[float], dashes: str, **style: Any) -> None:
-    """One step for each place, so that a single one is visible, too."""
+    """Draw the limit with one step for each place, so that a single one is visible, too."""
     edges = np.arange(len(limits) + 1) - 0.5
     axes.stairs(limits, edges, baseline=None, ls=dashes, color=INK, lw=1.1, **style)
 
 
 def legend(axes: Any) -> None:
-    """Above the plot, where it hides no point."""
+    """Draw the legend above the plot, where it hides no point."""
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=6, borderaxespad=0.3, handlelength=1.8, fontsize=8)
 
 
 def short_names(names: list[str]) -> list[str]:
-    """``stack.blocks.3.mlp`` as ``3.mlp`` where that is clear; cut in the middle where it is long."""
+    """Shorten ``stack.blocks.3.mlp`` to ``3.mlp`` if that is clear; cut long names in the middle."""
     short = [re.sub(r"^\D*\.(?=\d+\.)", "", name) for name in names]
     if len(set(short)) < len(set(names)):
         short = names
@@ -121,7 +121,7 @@ def short_names(names: list[str]) -> list[str]:
 
 
 def histogram_plot(certificate: Certificate) -> Html:
-    """How the errors of all values of all outputs are spread."""
+    """The distribution of the errors of all values of all outputs."""
     edges, counts = (np.array(certificate.histogram.get(key) or [], float) for key in ("log10_edges", "counts"))
     if not counts.sum():
         return Html("")
@@ -155,7 +155,7 @@ def _decades(axis: Any) -> None:
 
 
 def sizes_plot(certificate: Certificate) -> Html:
-    """Error against length; against batch where the model has no axis of tokens."""
+    """Error against length, or against batch if the model has no axis of tokens."""
     cases = [case for case in certificate.cases if case.sizes]
     axis = next(reversed(cases[0].sizes)) if cases else ""
     cases = [case for case in cases if axis in case.sizes and _worst(case)[0] is not None]
@@ -165,7 +165,7 @@ def sizes_plot(certificate: Certificate) -> Html:
     other = other_name(certificate)
     truth = "float64" if any(_worst(case)[1] is not None for case in cases) else f"the {other}"
     caption = f"The largest error of each case, from {truth}. The line joins the random inputs; the other kinds "
-    caption += "are named beside the artifact's points."
+    caption += "are named next to the artifact's points."
     caption += EXACT if any(value == 0 for case in cases for value in _worst(case)) else ""
 
     def draw(figure: Any) -> None:
@@ -196,7 +196,7 @@ def _size_series(axes: Any, cases: Sequence[CaseResult], axis: str, other: str) 
 
 
 def _worst(case: CaseResult) -> tuple[float | None, float | None, float | None]:
-    """The judged error, the other party's own error and the tolerance, of the output that is furthest off."""
+    """The judged error, the other party's own error and the tolerance, of the output with the largest error."""
     known = [output for output in case.outputs if judged_error(output) is not None]
     if not known:
         return None, None, None
@@ -205,7 +205,7 @@ def _worst(case: CaseResult) -> tuple[float | None, float | None, float | None]:
 
 
 def _ticks(axes: Any, sizes: Sequence[int]) -> None:
-    """At the sizes themselves; by powers where they are far apart."""
+    """Ticks at the sizes themselves, or at powers if they are far apart."""
     from matplotlib.ticker import NullLocator
 
     if sizes[0] > 0 and sizes[-1] / sizes[0] > 8:
@@ -216,15 +216,15 @@ def _ticks(axes: Any, sizes: Sequence[int]) -> None:
 
 
 def _name_kinds(axes: Any, cases: Sequence[CaseResult], places: Sequence[int], values: Sequence[float]) -> None:
-    """From top to bottom at each size, each name at least a line below the one before it."""
+    """Name the kinds from top to bottom at each size, each at least a line below the one before it."""
     from matplotlib.transforms import offset_copy
 
     low, high = np.log10(axes.get_ylim())
     last: dict[int, float] = {}
     named = {(places[i], case.kind): i for i, case in enumerate(cases) if case.kind != "random"}
-    beside = offset_copy(axes.transData, fig=axes.figure, x=6, units="points")
+    shifted = offset_copy(axes.transData, fig=axes.figure, x=6, units="points")
     for i in sorted(named.values(), key=lambda i: -np.nan_to_num(values[i])):
         y = min(np.log10(values[i]), last.get(places[i], np.inf) - 0.055 * (high - low))
         if y >= low:
-            axes.text(places[i], 10**y, cases[i].kind, transform=beside, va="center", fontsize=7, color=SOFT)
+            axes.text(places[i], 10**y, cases[i].kind, transform=shifted, va="center", fontsize=7, color=SOFT)
             last[places[i]] = y

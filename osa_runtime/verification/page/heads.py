@@ -24,7 +24,7 @@ LEGEND = (
 
 
 def heads_plots(certificate: Certificate) -> Html:
-    """One figure for each case in which layers were looked at; the first is open, and one that failed comes first."""
+    """One figure for each case in which layers were checked; failed cases come first, and the first is open."""
     failed = {layer.case for layer in certificate.layers if not layer.passed}
     cases = sorted(dict.fromkeys(layer.case for layer in certificate.layers), key=lambda case: case not in failed)
     figures = [_figure(case, index, certificate) for index, case in enumerate(cases)]
@@ -51,7 +51,7 @@ def _figure(case: str, index: int, certificate: Certificate) -> Html:
 
 
 def _draw(figure: Any, found: Layers, names: Sequence[str]) -> None:
-    """Panels above, whose rows are the layers; the colours' scale and the legend below."""
+    """Draw the panels, whose rows are the layers, above the colour scale and the legend."""
     heats, ratios = len(found), [2.4] * len(found) + [1.25, 1.25, 0.9]
     grid = figure.add_gridspec(2, len(ratios), width_ratios=ratios, height_ratios=[figure.get_figheight() - 1.2, 0.1])
     first = figure.add_subplot(grid[0, 0])
@@ -120,12 +120,12 @@ def _squarings(axes: Any, found: Layers, names: Sequence[str]) -> None:
     axes.spines["left"].set_visible(False)
 
 
-DEFECT, STRETCH, ERROR = DEFECT_SHARE, STRETCH_SHARE, 1.0  # how many tolerances of a layer each may be
+DEFECT, STRETCH, ERROR = DEFECT_SHARE, STRETCH_SHARE, 1.0  # allowed multiples of a layer's tolerance
 Layers = Mapping[str, Mapping[str, LayerResult]]  # by party and name
 
 
 def colour_scale(found: Layers) -> Any:
-    """It holds every defect and what is allowed; the same for both parties."""
+    """The scale that includes every defect and its limit, the same for both parties."""
     from matplotlib.colors import LogNorm
 
     layers = [layer for some in found.values() for layer in some.values()]
@@ -175,7 +175,7 @@ def heat_map(axes: Any, layers: Mapping[str, LayerResult], names: Sequence[str],
 
 
 def _colours() -> Any:
-    """Few enough steps that matplotlib draws the scale as shapes; with more it embeds a picture."""
+    """Colours in few steps: matplotlib draws them as shapes, and would embed a picture for more."""
     import matplotlib as mpl
 
     return mpl.colormaps["cividis"].resampled(40)
@@ -210,5 +210,5 @@ def colour_bar(figure: Any, mesh: Any, place: Any, limits: Sequence[float | None
 
 
 def allowance(layer: LayerResult, factor: float) -> float:
-    """A tolerance grows with ‖S‖, and may have grown beyond all numbers."""
+    """The allowed value; infinite if the tolerance, which grows with ‖S‖, overflowed."""
     return np.inf if layer.tolerance is None else factor * layer.tolerance

@@ -1,4 +1,4 @@
-"""Markup from plain values: whatever is not markup already is escaped on its way in."""
+"""Markup from plain values: everything that is not markup already is escaped."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ NOTHING = "–"
 
 
 class Html(str):
-    """Markup that is ready; every other string is text, and is escaped where it is put in."""
+    """Finished markup; every other string is text, and is escaped when it is inserted."""
 
     __slots__ = ()
 
 
 class Figure(str):
-    """A number that is written already; its cell is never broken."""
+    """A formatted number; its cell is never wrapped."""
 
     __slots__ = ()
 
@@ -33,12 +33,12 @@ def join(children: Iterable[object]) -> Html:
 
 
 def number(value: float | None, pattern: str = ".2g") -> str:
-    """What was not measured, or cannot be, is a dash."""
+    """The formatted number, or a dash if it was not or cannot be measured."""
     return NOTHING if value is None else "0" if value == 0 else format(value, pattern)
 
 
 def times(factor: float) -> str:
-    """Two digits, without an exponent below a million."""
+    """A factor with two digits, without an exponent below a million."""
     return f"{float(f'{factor:.2g}'):,g} ×"
 
 
@@ -53,7 +53,7 @@ def passed_badge(passed: bool) -> Html:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], notes: Sequence[object] = ()) -> Html:
-    """A table without the columns that are empty in every row; a note, where there is one, stands under its row."""
+    """A table without the columns that are empty in every row; the note of a row stands under it."""
     kept = [i for i in range(len(columns)) if any(row[i] not in (None, "") for row in rows)]
     head = tag("tr", *(tag("th", columns[i], scope="col") for i in kept))
     body: list[Html] = []
@@ -73,7 +73,7 @@ def _cell(value: object) -> Html:
 
 
 def folded(title: object, *content: Html) -> Html:
-    """Shut on the screen until it is asked for, open in print."""
+    """A section that is closed on the screen until it is opened, and open in print."""
     return tag("details", tag("summary", title), *content)
 
 

@@ -106,7 +106,7 @@ def bisection_facts(certificate: Certificate) -> Html:
     if found.repro is not None and found.repro.startswith("not written"):
         lines.append(tag("p", f"The folder that reproduces it was {found.repro}"))
     elif found.repro is not None:
-        lines.append(tag("p", "This folder holds the part alone, its inputs and what should come out:"))
+        lines.append(tag("p", "This folder holds the part alone, its inputs and the expected result:"))
         lines.append(tag("pre", tag("code", f"python {found.repro}/reproduce.py")))
     return join(lines)
 
@@ -171,7 +171,7 @@ def _value(value: Any) -> str:
 
 
 def command(certificate: Certificate) -> str:
-    """The command line; what the certificate cannot know stands in capitals."""
+    """The command line; what the certificate does not record is in capitals."""
     words = ["osa", "compare" if certificate.kind == "compare" else "verify", shlex.quote(name_of(certificate.subject))]
     reference, settings = certificate.reference, certificate.settings
     if certificate.kind == "compare":
@@ -205,11 +205,11 @@ def _device(certificate: Certificate) -> list[str]:
 
 
 MOST_LABELS = 80
-ROOM = 110  # characters side by side under a plot
+ROOM = 110  # characters next to each other under a plot
 
 
 def units_plot(certificate: Certificate) -> Html:
-    """The error of each part, fed alone, and, where it was bisected, of the signal behind it."""
+    """The error of each part, fed alone, and, where it was bisected, of the signal after it."""
     units, other = certificate.units, other_name(certificate)
     if all(value is None for value in _errors(units)):
         return Html("")
@@ -264,7 +264,7 @@ def _unit_series(axes: Any, units: Sequence[UnitResult], other: str) -> None:
 
 
 def _wrong_units(axes: Any, units: Sequence[UnitResult]) -> None:
-    """A cross on what is wrong; at the upper edge where there is no number for it."""
+    """A cross on each wrong part, at the upper edge if it has no number."""
     top = axes.get_ylim()[1]
     crosses = [(i, unit.alone) for i, unit in enumerate(units) if not unit.passed]
     crosses += [(i, unit.cumulative) for i, unit in enumerate(units) if unit.cumulative_passed is False]

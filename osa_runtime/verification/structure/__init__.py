@@ -1,1 +1,1 @@
-"""Structure: is the exported graph the one that a fresh export gives, up to names and order?"""
+"""Structure: the comparison of an exported graph with that of a fresh export, up to names and order."""

@@ -1,4 +1,4 @@
-"""The zip archives that torch writes: their entries, where each of them can be read in one way only."""
+"""The zip archives that torch writes: their entries, if all readers see the same."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from osa_runtime.verification.structure.graph import MalformedGraphError
 
 
 def read_entries(path: Path) -> dict[str, bytes]:
-    """By name, without the folder that all of them are in."""
+    """The entries by name, without the folder that all of them are in."""
     try:
         refuse_ambiguous(path)
         with zipfile.ZipFile(path) as archive:

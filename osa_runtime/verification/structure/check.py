@@ -30,12 +30,12 @@ from osa_runtime.verification.structure.manifests import (
 from osa_runtime.verification.structure.recorded_ranges import check_ranges
 from osa_runtime.verification.subject import Subject
 
-EXPORTING = ("osa-runtime", "torch", "onnx", "onnxscript", "onnx-ir", "numpy")  # whose versions shape a graph
+EXPORTING = ("osa-runtime", "torch", "onnx", "onnxscript", "onnx-ir", "numpy")  # packages whose versions shape a graph
 
 
 @dataclass(frozen=True)
 class Structure:
-    """``notes`` say why structure was not decided, where there is no check of that name.
+    """The checks of the structure, or ``notes`` on why it was not decided.
 
     ``rounded`` is the reference of a quantised artifact with its matrices rounded in the same way.
     """
@@ -46,7 +46,7 @@ class Structure:
 
 
 def check_structure(subject: Subject, expected: Expectation, examples: Path | None = None) -> Structure:
-    """What cannot be repeated or read fails, whichever versions the manifest names: it may lie about them.
+    """Compare the structure. An export that cannot be repeated or read fails, whichever versions the manifest names.
 
     ``examples`` are those that static ranges were measured on.
     """
@@ -58,7 +58,7 @@ def check_structure(subject: Subject, expected: Expectation, examples: Path | No
             if manifest.quantization:
                 plain, again = again, _quantized(again, manifest, Path(folder) / "quantized")
                 reference = rounded(expected.model, plain.model_path, again.model_path)
-        except Exception as error:  # noqa: BLE001 - torch and onnx raise what they like when they are asked for nonsense
+        except Exception as error:  # noqa: BLE001 - torch and onnx raise anything on nonsensical settings
             why = f"the export cannot be repeated: {str(error) or type(error).__name__}"
             return _unrepeatable(subject, expected, why)
         try:
@@ -78,7 +78,7 @@ def _quantized(source: Artifact, manifest: Manifest, out: Path) -> Artifact:
         out,
         weights=said.weights,
         activations=said.activations,
-        ranges=said.activation_ranges,  # numbers judge whether they are good ones
+        ranges=said.activation_ranges,  # the numbers decide whether they are good
         keep=said.kept,
     ).artifact
 
@@ -90,7 +90,7 @@ def _compared(subject: Subject, manifest: Manifest, again: Artifact) -> Structur
     in_manifest = manifest_differences(manifest, again.manifest) if known else []
     if not in_manifest and _same_files(subject, again):
         same = not known or manifest.attentions == again.manifest.attentions
-        text = f"every file is, byte for byte, what {fresh} gives" if same else "manifest attentions are others"
+        text = f"every file is, byte for byte, that of {fresh}" if same else "manifest attentions are others"
         return Structure((Check(STRUCTURE_CHECK, same, text),))
     wanted, found = (FORMATS[manifest.format].part("graph")(path) for path in (again.model_path, subject.session.path))
     differences = [*in_manifest, *graph_differences(found, wanted)]
@@ -109,7 +109,7 @@ def _compared(subject: Subject, manifest: Manifest, again: Artifact) -> Structur
 
 
 def _despite_versions(facts: Sequence[str] | None, found: Model, wanted: Model) -> Iterator[Check]:
-    """Other versions may write other graphs, but weights and what the reference itself says must agree."""
+    """Checks for other versions: the graphs may differ, but weights and the reference's own fields must agree."""
     yield _check_weights(found.weights(), wanted.weights())
     if facts is not None:
         text = shown(facts) if facts else "it says of inputs, outputs, values and classes what the reference says"
@@ -122,7 +122,7 @@ def _check_weights(found: Mapping[str, Array], wanted: Mapping[str, Array]) -> C
 
 
 def _unrepeatable(subject: Subject, expected: Expectation, why: str) -> Structure:
-    """A file alone makes no claims that could be wrong: how it was exported is a guess. It has weights, though."""
+    """Checks for an export that cannot be repeated: a file alone has no manifest to be wrong, but has weights."""
     if subject.artifact is not None:
         return _failed(why)
     try:
@@ -139,7 +139,7 @@ def _failed(why: str) -> Structure:
 
 
 def _other_versions(manifest: Manifest) -> list[str]:
-    """Of the packages that shape a graph; the build (+cpu) does not."""
+    """The packages that shape a graph and have other versions; the build (+cpu) does not count."""
     now = versions()
     recorded = manifest.versions | (manifest.quantization.versions if manifest.quantization is not None else {})
     names = (*EXPORTING, *(("onnxruntime", "onnxruntime-gpu") if manifest.quantization else ()))

@@ -1,4 +1,4 @@
-"""Where two models differ, in the words of the one that is expected."""
+"""The differences of two models, in the names of the expected one."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from osa_runtime.verification.structure.graph import MalformedGraphError, Model, Node, Operator
 from osa_runtime.verification.structure.scopes import Scope, main_scope
 
-FURTHEST = 500  # values that are looked at for what an extra or missing node stands between
+FURTHEST = 500  # values to search for the neighbours of an extra or missing node
 
 
 def graph_differences(found: Model, expected: Model) -> list[str]:
-    """The differences themselves, not all that follows from them; empty where both are one model."""
+    """The differences themselves, without their consequences; empty if both are one model."""
     wanted = main_scope(expected)
     try:
         scope = main_scope(found)
@@ -34,7 +34,7 @@ def graph_differences(found: Model, expected: Model) -> list[str]:
 
 
 def _same(mine: Scope, theirs: Scope) -> bool:
-    """What must hold beside head and claims, so that no message above has to be complete."""
+    """True if the models are equal apart from head and claims, so that no message above has to be complete."""
     facts = [
         (
             [scope.digest(name) for name in scope.graph.outputs],
@@ -58,7 +58,7 @@ def _head(found: Model, expected: Model) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Pair:
-    """A value of either model that should be the same, and who reads it."""
+    """A value of each model that should be the same, and its reader."""
 
     mine: Scope
     theirs: Scope
@@ -71,16 +71,16 @@ class Pair:
         return self.mine.digest(self.a) == self.theirs.digest(self.b)
 
     def at_home(self) -> Pair:
-        """In the scopes that the two names belong to: a body may read what is around it."""
+        """The pair in the scopes that the two names belong to: a body may read values around it."""
         return replace(self, mine=self.mine.find(self.a), theirs=self.theirs.find(self.b))
 
 
 @dataclass
 class Walk:
-    """From the outputs upwards, wherever two values are not the same, to the differences themselves."""
+    """A walk from the outputs upwards, through values that differ, to the differences themselves."""
 
     waiting: list[Pair] = field(default_factory=list)
-    found: list[tuple[str, str]] = field(default_factory=list)  # the expected value, and what is wrong with it
+    found: list[tuple[str, str]] = field(default_factory=list)  # the expected value and its fault
     seen: set[tuple[int, int, str, str]] = field(default_factory=set)
     functions: set[Operator] = field(default_factory=set)
 
@@ -93,7 +93,7 @@ class Walk:
             self.seen.add(key)
 
     def in_order(self, scope: Scope) -> list[str]:
-        """As the signal meets them."""
+        """The differences in the order of execution."""
         order = {name: index for index, name in enumerate(scope.digests)}
         return list(dict.fromkeys(text for _, text in sorted(self.found, key=lambda item: order.get(item[0], 0))))
 
@@ -180,18 +180,18 @@ def _alike(mine: tuple[Node, int], theirs: tuple[Node, int]) -> bool:
 
 
 def _between(scope: Scope, name: str, wanted: bytes) -> list[Node]:
-    """The nodes on the shortest way from ``name`` up to a value with the wanted digest."""
+    """The nodes on the shortest path from ``name`` up to a value with the wanted digest."""
     waiting: list[tuple[str, list[Node]]] = [(name, [])]
     seen = {name}
     while waiting and len(seen) < FURTHEST:
-        current, way = waiting.pop(0)
+        current, path = waiting.pop(0)
         if scope.digest(current) == wanted:
-            return way
+            return path
         node, _ = scope.find(current).makers.get(current, (None, 0))
         for above in () if node is None else node.inputs:
             if above and above not in seen:
                 seen.add(above)
-                waiting.append((above, [*way, node] if node is not None else way))
+                waiting.append((above, [*path, node] if node is not None else path))
     return []
 
 
@@ -206,7 +206,7 @@ def _said(scope: Scope, name: str) -> str:
 
 
 def _unread(mine: Scope, theirs: Scope) -> Iterator[str]:
-    """What the outputs do not depend on."""
+    """The nodes and weights that the outputs do not depend on."""
     for kind, a, b in (
         ("nodes", mine.nodes, theirs.nodes),
         ("weights", mine.tensors(), theirs.tensors()),
@@ -217,7 +217,7 @@ def _unread(mine: Scope, theirs: Scope) -> Iterator[str]:
 
 
 def _claims(mine: Scope, theirs: Scope) -> Iterator[str]:
-    """A shape that a graph states of a value is believed by runtimes, and may be wrong; none at all is no harm."""
+    """Wrong types and shapes stated by the graph, which runtimes trust; a missing one does no harm."""
     known: dict[bytes, set[bytes]] = {}
     for name, claim in theirs.graph.claims.items():
         known.setdefault(theirs.digest(name), set()).add(claim)
@@ -233,7 +233,7 @@ def _claims(mine: Scope, theirs: Scope) -> Iterator[str]:
 
 
 def _functions(mine: Scope, theirs: Scope) -> Iterator[str]:
-    """Functions that nothing calls are not reached from the outputs."""
+    """Differences in functions that nothing calls, which the walk from the outputs does not reach."""
     ours, others = mine.functions.digests(), theirs.functions.digests()
     for key in sorted({*ours, *others}):
         if ours.get(key) != others.get(key):
@@ -252,12 +252,12 @@ ROUNDING = 4  # units in the last place of the largest value: folding in another
 
 
 def tensor_difference(name: str, found: Array, expected: Array) -> str:
-    """What is wrong with a tensor, for one whose bits differ."""
+    """The difference of a tensor whose bits are not the expected ones."""
     if found.dtype != expected.dtype or found.shape != expected.shape:
         return f"{name} is {_kind(found)}, expected {_kind(expected)}"
     different = _bits(found) != _bits(expected)
     if not different.any():
-        return f"{name} has the right values, but is stored in another way"
+        return f"{name} has the right values, but is stored differently"
     first = np.unravel_index(int(np.argmax(different)), found.shape) if found.ndim else ()
     count = f"{int(different.sum())} of {found.size} values differ{'s' if different.sum() == 1 else ''}"
     at = f", at ({', '.join(map(str, first))})" if found.ndim else ""
@@ -265,7 +265,7 @@ def tensor_difference(name: str, found: Array, expected: Array) -> str:
 
 
 def missing_weights(found: Mapping[str, Array], expected: Mapping[str, Array]) -> list[str]:
-    """The expected weights that are nowhere in ``found``, under whatever name and whichever way round."""
+    """The expected weights that are not in ``found`` under any name, transposed or not."""
     wrong = []
     held = {array.tobytes() for array in found.values()} | {array.T.tobytes() for array in found.values()}
     for name, array in expected.items():
@@ -279,7 +279,7 @@ def missing_weights(found: Mapping[str, Array], expected: Mapping[str, Array]) -
 
 
 def _is_weight(array: Array) -> bool:
-    """Quantised ones, too; other whole numbers are shapes and indices."""
+    """True for weights, including quantised ones; other whole numbers are shapes and indices."""
     return array.dtype.kind in "fV" or (array.dtype.itemsize == 1 and array.dtype.kind in "iu")
 
 
@@ -289,14 +289,14 @@ def _close(found: Array, expected: Array) -> bool:
     if expected.dtype.kind == "f":
         limit = ROUNDING * np.finfo(expected.dtype).eps * float(np.max(np.abs(expected), initial=0.0))
     else:
-        found, expected, limit = found.astype(int), expected.astype(int), 1  # a tie may be rounded either way
+        found, expected, limit = found.astype(int), expected.astype(int), 1  # ties may be rounded up or down
     return any(
         other.shape == expected.shape and bool(np.all(np.abs(other - expected) <= limit)) for other in (found, found.T)
     )
 
 
 def _bits(array: Array) -> Array:
-    """NaN is equal to itself here, and -0 not to 0."""
+    """The bits: NaN equals itself, and -0 differs from 0."""
     return np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}") if array.dtype.kind in "fV" else array
 
 

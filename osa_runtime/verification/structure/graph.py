@@ -1,4 +1,4 @@
-"""A graph of any format, as it is compared: what its nodes say and read, and the bodies of branches and functions."""
+"""A graph of any format for comparison: the facts and inputs of its nodes, the bodies of branches and functions."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Operator = tuple[str, ...]
 
 
 class MalformedGraphError(Exception):
-    """A graph that different readers may take for different models."""
+    """A graph that different readers may read as different models."""
 
 
 @dataclass(frozen=True)
 class Fact:
-    """Something that a node says of itself: a digest to compare, and the text for a message."""
+    """A property of a node: a digest to compare, and the text for a message."""
 
     digest: bytes
     text: Callable[[], str]
@@ -28,7 +28,7 @@ class Fact:
 
 @dataclass(frozen=True, eq=False)  # two nodes are the same only if they are one
 class Node:
-    """``inputs`` may hold empty names for optional inputs that are left out."""
+    """A node; ``inputs`` may hold empty names for optional inputs that are left out."""
 
     name: str
     operator: Operator
@@ -38,12 +38,12 @@ class Node:
     bodies: Mapping[str, Graph] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        """The name, and the operator where the name does not say it."""
+        """The name, and the operator if the name does not include it."""
         last = self.operator[-1]
         return self.name if last in self.name else f"{self.name} ({last})" if self.name else last
 
     def reads(self) -> set[str]:
-        """What it needs from around it, for its bodies too."""
+        """The values that the node and its bodies read from outside."""
         return {name for name in self.inputs if name}.union(*(body.captures() for body in self.bodies.values()))
 
 
@@ -55,7 +55,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Graph:
-    """``inputs`` and ``claims`` give types and shapes by the names of values; ``rest`` is anything else that counts."""
+    """A graph; ``inputs`` and ``claims`` hold types and shapes by value name, ``rest`` anything else that counts."""
 
     inputs: Mapping[str, bytes]
     tensors: Mapping[str, Tensor]
@@ -72,7 +72,7 @@ class Graph:
 
 @dataclass(frozen=True)
 class Model:
-    """``head`` are facts of the whole model; the types of the graph's inputs and outputs are among them."""
+    """A model; ``head`` holds facts about all of it, including the types of the graph's inputs and outputs."""
 
     graph: Graph
     functions: Mapping[Operator, Graph] = field(default_factory=dict)
@@ -88,7 +88,7 @@ def array_tensor(array: Array) -> Tensor:
 
 
 def fact(value: Any) -> Fact:
-    """Of something whose text says all of it."""
+    """A fact whose text is all of it."""
     return Fact(digest(repr(value)), lambda: str(value)[:200])
 
 
@@ -97,7 +97,7 @@ def content_fact(content: bytes) -> Fact:
 
 
 def digest(*parts: Any) -> bytes:
-    """Of nested lists of bytes, text and numbers, each with its length, so that no two read alike."""
+    """The digest of nested lists of bytes, text and numbers, each with its length, so that it is unambiguous."""
     found = hashlib.sha256()
     for part in parts:
         encoded = digest(*part) if isinstance(part, (list, tuple)) else part

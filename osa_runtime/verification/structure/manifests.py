@@ -14,9 +14,9 @@ from osa_runtime.verification.subject import Subject
 
 # Hashes are checked with the files, where a model came from is a note, and versions decide what a difference means.
 ELSEWHERE = {"files", "source", "versions", "attentions"}
-# Measured on inputs of the user's, or by versions of their own.
+# Measured on the user's inputs, or by other versions.
 MEASURED = {"quantization.deviation", "quantization.calibration", "quantization.versions"}
-# What a reference says by itself, whatever exports it.
+# Fields that follow from the reference, whatever exports it.
 OF_REFERENCE = {
     "format",
     "inputs",
@@ -32,14 +32,14 @@ OF_REFERENCE = {
 
 
 def manifest_differences(found: Manifest, expected: Manifest, only: set[str] | None = None) -> list[str]:
-    """Names as in "preprocessing.images.mean"."""
+    """The differences, with names such as "preprocessing.images.mean"."""
     mine, theirs = dataclasses.asdict(found), dataclasses.asdict(expected)
     names = [name for name in theirs if name not in ELSEWHERE and (only is None or name in only)]
     return [text for name in names for text in _differences(name, mine[name], theirs[name])]
 
 
 def attention_differences(found: Manifest, expected: Manifest, mine: Model, theirs: Model) -> list[str]:
-    """The calls that a manifest names, by what the names stand for in their graphs."""
+    """Differences of the attention calls, compared by what their names stand for in the graphs."""
     ours, others = _calls(found, mine), _calls(expected, theirs)
     if len(ours) != len(others):
         return [f"manifest attentions has {len(ours)} calls, expected {len(others)}"]
@@ -68,14 +68,14 @@ def _differences(where: str, found: Any, expected: Any) -> Iterator[str]:
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no tuples; and 1, 1.0 and True are three things."""
+    """The value as JSON holds it, without tuples, and with 1, 1.0 and True distinct."""
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     return (type(value).__name__, value) if not isinstance(value, dict) else {k: _plain(v) for k, v in value.items()}
 
 
 def guessed_manifest(subject: Subject) -> Manifest:
-    """What the file shows, and the defaults for the rest."""
+    """A manifest with what the file shows, and defaults for the rest."""
     known = Manifest(subject.format, subject.inputs, subject.session.outputs, 0, dtype=subject.dtype)
     if subject.format != "onnx":
         return known
@@ -85,6 +85,6 @@ def guessed_manifest(subject: Subject) -> Manifest:
     model = read_onnx(subject.session.path)
     opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), None)
     if opset not in OPSETS:
-        opset = None  # weights can be compared all the same
+        opset = None  # weights can still be compared
     kept = any(node.domain not in ("", "ai.onnx") for node in model.graph.node)
     return replace(known, opset=opset, functions="keep" if kept else "inline")

@@ -1,4 +1,4 @@
-"""An ONNX model as a graph to compare. Fields that are not known here count as facts, so that none goes unseen."""
+"""An ONNX model as a graph to compare. Fields unknown here count as facts, so that none is missed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MODEL_PARTS = ("graph", "functions", "opset_import", "producer_name", "producer_
 
 
 def onnx_model(model: onnx.ModelProto) -> Model:
-    """Raises MalformedGraphError where the same thing is said twice."""
+    """Convert the model; raise MalformedGraphError if something is defined twice."""
     opsets = _opsets(model.opset_import)
     functions = [_function(function) for function in model.functions]
     _refuse_twice("the function", [".".join(filter(None, key)) for key, _ in functions])
@@ -48,7 +48,7 @@ def onnx_model(model: onnx.ModelProto) -> Model:
 
 
 def read_onnx_model(path: Path) -> Model:
-    external_files(path)  # raises ArtifactError for tensors that are kept elsewhere in a doubtful way
+    external_files(path)  # raises ArtifactError for tensors in unsafe external files
     with readable_errors(path):
         try:
             return onnx_model(onnx.load(path))
@@ -75,7 +75,7 @@ def _graph(graph: onnx.GraphProto, opsets: dict[str, int]) -> Graph:
     _refuse_twice("the input", [value.name for value in graph.input])
     _refuse_twice("the weight", [tensor.name for tensor in graph.initializer])
     for sparse in graph.sparse_initializer:
-        raise MalformedGraphError(f"the weight {sparse.values.name!r} is sparse, which no export gives")
+        raise MalformedGraphError(f"the weight {sparse.values.name!r} is sparse, which no export writes")
     return Graph(
         inputs={value.name: _own(value, *NAMING) for value in graph.input},
         tensors={tensor.name: _tensor(tensor) for tensor in graph.initializer},
@@ -130,7 +130,7 @@ def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
 
 
 def _own(message: Any, *without: str) -> bytes:
-    """All that a message says apart from these fields."""
+    """The content of a message without these fields."""
     rest = type(message)()
     rest.CopyFrom(message)
     for name in without:
@@ -140,7 +140,7 @@ def _own(message: Any, *without: str) -> bytes:
 
 
 def _trimmed(names: Sequence[str]) -> tuple[str, ...]:
-    """Without the empty names at the end, which say nothing."""
+    """The names without the empty ones at the end, which have no meaning."""
     kept = list(names)
     while kept and not kept[-1]:
         kept.pop()

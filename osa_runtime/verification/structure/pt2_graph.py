@@ -1,4 +1,4 @@
-"""A file of torch.export as a graph to compare. Fields that are not known here count as facts, too."""
+"""A file of torch.export as a graph to compare. Fields unknown here count as facts, too."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _model(entries: Mapping[str, bytes]) -> Model:
         key = next((said[k] for k in ("parameter_name", "buffer_name", "tensor_constant_name") if k in said), None)
         head[f"input {place}"] = fact(_without_names(spec))
         if key is None:
-            # Types and shapes of the inputs are looked at when a program runs, those of other values never.
+            # Types and shapes of the inputs are checked when a program runs, those of other values never.
             inputs[graph_name] = digest(json.dumps(content["tensor_values"].get(graph_name), sort_keys=True))
         else:
             names[graph_name] = key
@@ -79,7 +79,7 @@ def _model(entries: Mapping[str, bytes]) -> Model:
 
 
 def _pairs(arguments: Sequence[Any], specs: Sequence[Any]) -> list[tuple[Any, Any]]:
-    """What the graph and the signature say of each input or output, which must be the same values."""
+    """The entries of the graph and of the signature for each input or output, which must name the same values."""
     pairs = list(zip(arguments, specs, strict=True))
     if any([*_names(argument)] != [*_names(spec)] for argument, spec in pairs):
         raise ValueError("the signature names other values than the graph")
@@ -87,7 +87,7 @@ def _pairs(arguments: Sequence[Any], specs: Sequence[Any]) -> list[tuple[Any, An
 
 
 def _weights(entries: Mapping[str, bytes]) -> tuple[dict[str, Tensor], set[str]]:
-    """By the names that the module has for them, and the entries that they are in."""
+    """The weights by their names in the module, from the entries that hold them."""
     found: dict[str, Tensor] = {}
     paths = set()
     for config in CONFIGS:
@@ -109,7 +109,7 @@ def _weight(content: bytes, said: Mapping[str, Any]) -> Tensor:
 
 
 def _array(content: bytes, meta: Mapping[str, Any] | None) -> Array:
-    """As bytes where the archive says something of them that does not fit."""
+    """The array, or its bytes if the description in the archive does not fit them."""
     if meta is None:
         return np.frombuffer(content, "u1")
     dtype = np.dtype(DTYPES.get(meta["dtype"], "u1"))
@@ -136,7 +136,7 @@ def _graph(
 
 
 def _nodes(nodes: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> Iterator[Node]:
-    """With an input from the last node that changes a value in place, before which and after which are not the same."""
+    """The nodes, each with an input from the last in-place change: the order around such a change matters."""
     changed: list[str] = []
     for number, content in enumerate(nodes):
         node = _node(content, names, changed, number)

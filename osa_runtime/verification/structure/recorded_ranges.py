@@ -1,4 +1,4 @@
-"""The check "ranges": what a static quantisation records of its examples, measured again on them."""
+"""The check "ranges": the recorded ranges of a static quantisation, measured again on its examples."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROUNDING = 1e-4  # of a range: a hundredth of an 8-bit step, and more than anoth
 
 
 def check_ranges(plain: Artifact, manifest: Manifest, examples: Path) -> Check:
-    """``plain`` is the fresh export that the artifact should have been quantised from."""
+    """Measure again on ``plain``, the fresh export that the artifact should have been quantised from."""
     known, said = read_calibration(examples, plain), manifest.quantization
     assert said is not None
     model = onnx.load(plain.model_path)
@@ -32,7 +32,7 @@ def check_ranges(plain: Artifact, manifest: Manifest, examples: Path) -> Check:
         if recorded.get(name) != value
     ]
     wrong += _differences(said.activation_ranges, measured)
-    text = f"{examples.name} has the recorded hash, and gives the recorded ranges"
+    text = f"{examples.name} has the recorded hash, and the ranges measured on it are the recorded ones"
     return Check("ranges", not wrong, shown(wrong) if wrong else text)
 
 

@@ -1,7 +1,7 @@
-"""Digests of the values of a graph that depend on what it computes, and not on its names or the order of its nodes.
+"""Digests of the values of a graph that depend on what it computes, not on names or the order of its nodes.
 
-The digest of a value covers the node that makes it, all that the node says, the digests of all that it reads, and the
-bodies of the functions, branches and loops on the way. Two models whose outputs have the same digests, and that hold
+The digest of a value covers the node that makes it, all its attributes, the digests of all its inputs, and the bodies
+of its functions, branches and loops. Two models whose outputs have the same digests, and that hold
 the same nodes and weights, are one model.
 """
 
@@ -15,12 +15,12 @@ from osa_runtime.verification.structure.graph import Graph, MalformedGraphError,
 
 @dataclass
 class Scope:
-    """A graph, or the body of a branch, a loop or a function: its names, and what they stand for."""
+    """A graph, or the body of a branch, a loop or a function: its names and their digests."""
 
     graph: Graph
     functions: Functions
     parent: Scope | None = None
-    where: str = ""  # how messages call it
+    where: str = ""  # its name in messages
     digests: dict[str, bytes] = field(default_factory=dict)
     makers: dict[str, tuple[Node, int]] = field(default_factory=dict)
     nodes: list[bytes] = field(default_factory=list)
@@ -55,7 +55,7 @@ class Scope:
         return sorted(tensor.digest for tensor in self.graph.tensors.values())
 
     def own_digest(self) -> bytes:
-        """Of the whole graph, with what nothing reads, too: a dead node can still fail."""
+        """The digest of the whole graph, including unused nodes: a dead node can still fail."""
         claims = sorted(digest(self.digest(name), claim) for name, claim in self.graph.claims.items())
         given = [self.digest(name) for name in self.graph.outputs]
         inputs = len(self.graph.inputs)
@@ -70,7 +70,7 @@ class Scope:
         return name in self.digests or (self.parent is not None and self.parent._knows(name))
 
     def _add_all(self, nodes: Iterable[Node]) -> None:
-        """In whatever order they are stored."""
+        """Add all nodes, stored in any order."""
         waiting = [(node, node.reads()) for node in nodes]
         while waiting:
             left = []
@@ -115,7 +115,7 @@ class Functions:
     open: set[Operator] = field(default_factory=set)
 
     def digest(self, operator: Operator) -> bytes:
-        """Empty for an operator that is no function of the model."""
+        """The digest of a function; empty for an operator that is not a function of the model."""
         return self.scope(operator).own_digest() if operator in self.graphs else b""
 
     def digests(self) -> dict[Operator, bytes]:

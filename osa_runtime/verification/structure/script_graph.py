@@ -1,4 +1,4 @@
-"""A TorchScript file as a graph to compare: a node for each module, with its code, that reads its parts and tensors."""
+"""A TorchScript file as a graph to compare: a node for each module, with its code, submodules and tensors."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class _Builder:
     def _tensor(self, name: str, stored: _Stored) -> None:
         (_, kind, key, _, count), offset, sizes, strides, _, *rest = stored.arguments
         entry = f"{self.folder}/{key}"
-        if rest != [{}]:  # hooks, and whether the values are negated or conjugated
+        if rest != [{}]:  # hooks, and the flags for negated or conjugated values
             raise ValueError(f"{name} is stored with {rest}, where a tensor of an export has no hooks and no flags")
         self.used.add(entry)
         layout = [str(kind), count, offset, list(sizes), list(strides)]
@@ -154,7 +154,7 @@ class _Stored:
 
 
 class _Reader(pickle.Unpickler):
-    """Makes records of whatever the file names, and imports nothing."""
+    """Makes records of the classes that the file names, and imports nothing."""
 
     def find_class(self, module: str, name: str) -> Any:
         known: dict[str, Callable[..., Any]] = {

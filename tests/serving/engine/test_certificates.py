@@ -94,10 +94,10 @@ def new_bytes(folder: Path) -> None:
 
 REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "none": (lambda _: None, "does not exist"),
-    "damaged": (lambda folder: (folder / "certificate.json").write_text("{}"), "is no certificate"),
+    "damaged": (lambda folder: (folder / "certificate.json").write_text("{}"), "is not a certificate"),
     "failed": (lambda folder: certify(folder, checks=(Check("files", False, "x"),)), "failed its verification"),
     "nothing run": (lambda folder: certify(folder, cases=()), "no case could be decided"),
-    "consistent": (lambda folder: certify(folder, kind="consistency", reference=None), "compared with no reference"),
+    "consistent": (lambda folder: certify(folder, kind="consistency", reference=None), "not compared with a reference"),
     "numbers": (lambda folder: certify(folder, checks=()), "rests on numbers only"),
     "comparison": (lambda folder: certify(folder, kind="compare"), "of the kind compare, expected verify"),
     "rtol": (settings(rtol=0.1), "rtol was 0.1"),
@@ -229,7 +229,7 @@ def test_only_certificates_that_a_trusted_key_signed_are_enough(folder: Path, tm
     with pytest.raises(ArtifactError, match="is not that of this certificate"):
         opened(folder, trusted)
     dataclasses.replace(good, kind="consistency", reference=None).write(folder / "certificate.json")
-    with pytest.raises(ArtifactError, match="compared with no reference"):
+    with pytest.raises(ArtifactError, match="not compared with a reference"):
         opened(folder, trusted)
     with pytest.raises(InputError, match="cannot be read"):
         good.write(folder / "certificate.json")
