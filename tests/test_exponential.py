@@ -10,6 +10,7 @@ from osa_runtime.exponential import ExponentialMethod
 from osa_runtime.exporters import FunctionChoice
 from osa_runtime.exporters.calls import manifest_entry
 from osa_runtime.exporters.settings import ExportSettings
+from osa_runtime.manifest import AttentionSettings
 from osa_runtime.models.config import ViTConfig
 
 BAD = [{"form": "sparse"}, {"approximant": "euler"}, {"squarings": -1}, {"squarings": True}, {"squarings": "none"}]
@@ -34,10 +35,16 @@ def test_an_export_changes_what_it_was_asked_to_change() -> None:
 
 def test_a_manifest_records_what_all_calls_have_in_common() -> None:
     one, other = ExponentialMethod("dense", "taylor", 3), ExponentialMethod("lowrank", "taylor", 3)
-    assert ExponentialMethod.recorded(manifest_entry([one])) == one
-    entry = manifest_entry([one, other])
-    assert (entry["form"], entry["squarings"]) == ("mixed", 3)
-    assert entry["largest_norm"] == min(manifest_entry([call])["largest_norm"] for call in (one, other))
-    assert ExponentialMethod.recorded(entry) == ExponentialMethod(squarings=3)
+    assert _entry(one).evaluation == one
+    entry = _entry(one, other)
+    assert (entry.form, entry.squarings) == ("mixed", 3)
+    assert entry.largest_norm == min(_entry(call).largest_norm for call in (one, other))
+    assert entry.evaluation == ExponentialMethod(squarings=3)
     assert ExponentialMethod.recorded({}) == ExponentialMethod()
-    assert manifest_entry([]) == {}
+    assert manifest_entry([]) is None
+
+
+def _entry(*calls: ExponentialMethod) -> AttentionSettings:
+    found = manifest_entry(calls)
+    assert found is not None
+    return found

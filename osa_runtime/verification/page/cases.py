@@ -104,6 +104,10 @@ def _ulps(value: float | None) -> Figure:
     return Figure(number(value, ",.1f" if value is not None and value < 1e6 else ".3g"))
 
 
+def name_of(party: dict[str, Any]) -> str:
+    return str(party.get("name") or party.get("model") or "unnamed")
+
+
 def other_name(certificate: Certificate) -> str:
     """The name of the party other than the artifact."""
     if certificate.kind == "compare":

@@ -15,6 +15,7 @@ from osa_runtime.plotting import require_matplotlib
 from osa_runtime.verification.page.cases import (
     cases_table,
     metrics_table,
+    name_of,
     other_name,
     outputs,
     portion,
@@ -220,10 +221,6 @@ def _card(heading: str, party: dict[str, Any]) -> Html:
 def _list(facts: Any) -> Html:
     pairs = [(tag("dt", key), tag("dd", value)) for key, value in facts.items() if value]
     return tag("dl", *(part for pair in pairs for part in pair))
-
-
-def name_of(party: dict[str, Any]) -> str:
-    return str(party.get("name") or party.get("model") or "unnamed")
 
 
 def finite(certificate: Certificate) -> Certificate:

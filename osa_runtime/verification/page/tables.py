@@ -11,6 +11,7 @@ from osa_runtime.parity.tolerances import EAGER_SHARE, HARMLESS_NORM, NO_DIGITS_
 from osa_runtime.verification.page import figures as paint
 from osa_runtime.verification.page.cases import (
     largest_norm,
+    name_of,
     other_name,
     outputs,
     tolerances,
@@ -18,7 +19,6 @@ from osa_runtime.verification.page.cases import (
     worst_error,
     worst_stretch,
 )
-from osa_runtime.verification.page.document import name_of
 from osa_runtime.verification.page.markup import (
     Figure,
     Html,
