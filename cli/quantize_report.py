@@ -38,7 +38,7 @@ class QuantizeReport:
 
     def result(self, found: Quantized) -> None:
         if self._as_json:
-            typer.echo(json.dumps(_facts(found), indent=2, ensure_ascii=False))
+            typer.echo(json.dumps(_as_dict(found), indent=2, ensure_ascii=False))
             return
         self._console.print(_summary(found))
         if found.deviations:
@@ -51,7 +51,7 @@ class QuantizeReport:
         )
 
 
-def _facts(found: Quantized) -> dict[str, Any]:
+def _as_dict(found: Quantized) -> dict[str, Any]:
     before, after = found.sizes
     return {
         "artifact": str(found.artifact.folder),

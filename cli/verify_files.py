@@ -23,7 +23,7 @@ import typer
 
 @dataclass(frozen=True)
 class Files:
-    """Where results go. ``folder`` is the artifact that gets a certificate of its own."""
+    """Destinations of the results. ``folder`` is the artifact that gets a certificate of its own."""
 
     report: Path | None = None
     html: Path | None = None
@@ -93,7 +93,7 @@ def options_of(
     where: tuple[str, int | None, bool],
     more: tuple[str | None, bool, Path | None] = (None, False, None),
 ) -> VerifyOptions:
-    from osa_runtime.runtime.device import Where
+    from osa_runtime.runtime.device import DeviceOptions
     from osa_runtime.verification.cases import read_cases, read_outputs
     from osa_runtime.verification.options import VerifyOptions
     from osa_runtime.verification.subject import Subject
@@ -107,10 +107,10 @@ def options_of(
     for flag, value in (("--rtol", rtol), ("--atol", atol)):
         if value is not None and not math.isfinite(value):
             raise InputError(f"{flag} is {value}, expected a finite number of 0 or more.")
-    at = Where(*where)
+    at = DeviceOptions(*where)
     cases, expected = None, None
     if inputs is not None:
-        subject = Subject.open(artifact, Where())
+        subject = Subject.open(artifact, DeviceOptions())
         with subject.session:
             cases = read_cases(inputs, subject.session)
             expected = read_outputs(outputs, subject.session) if outputs is not None else None

@@ -13,7 +13,7 @@ from osa_runtime.errors import ExportError, OsaError
 
 
 @contextlib.contextmanager
-def blame(module: nn.Module, retrace: Callable[[], torch.export.ExportedProgram]) -> Iterator[None]:
+def errors_naming_layers(module: nn.Module, retrace: Callable[[], torch.export.ExportedProgram]) -> Iterator[None]:
     """Turn an error of the capture inside into ours, with the layer's name.
 
     While torch traces, the layer is the one that was entered and not left. When a traced node cannot be translated,

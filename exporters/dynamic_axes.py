@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from osa_runtime.errors import InputError
-from osa_runtime.exporters.capturing import blame
+from osa_runtime.exporters.capturing import errors_naming_layers
 from osa_runtime.ops.interception import intercept
 from osa_runtime.steps import quiet
 
@@ -193,7 +193,7 @@ def _trace(
         torch.compiler.reset()  # an earlier export may have left its sizes as guards
         return torch.export.export(module, args, dynamic_shapes=as_torch_takes(module, axes))
 
-    with intercept(_stand_in), torch.no_grad(), quiet(), blame(module, capture):
+    with intercept(_stand_in), torch.no_grad(), quiet(), errors_naming_layers(module, capture):
         program = capture()
     values = {node.name: node.meta.get("val") for node in program.graph.nodes}
     groups: dict[str, list[Place]] = {}

@@ -35,7 +35,7 @@ def export_factory(
 
 def export_built(built: Built, out: str | Path, *, static: bool = False, **options: Any) -> Artifact:
     axes = None if static else built.axes
-    return export(built.module, built.inputs, out, dynamic_shapes=axes, **(built.facts | options))
+    return export(built.module, built.inputs, out, dynamic_shapes=axes, **(built.options | options))
 
 
 def load_factory(factory: str, weights: str | Path | None) -> Built:
@@ -88,17 +88,17 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 
 SHAPE_OF_RESULT = "(module, example_inputs, axes), as in (model, (x,), {'x': {0: 'batch'}})"
-FACTS = ("input_names", "output_names", "preprocessing", "value_ranges", "class_names")
+DESCRIBING_OPTIONS = ("input_names", "output_names", "preprocessing", "value_ranges", "class_names")
 
 
 @dataclass(frozen=True)
 class Built:
-    """What a factory returned. ``facts`` are options of ``export`` that say what inputs and outputs mean."""
+    """The result of a factory. ``options`` are those of ``export`` that describe inputs and outputs."""
 
     module: nn.Module
     inputs: tuple[Tensor, ...]
     axes: Any  # as ``export`` takes ``dynamic_shapes``
-    facts: dict[str, Any]
+    options: dict[str, Any]
 
 
 def build(factory: str) -> Built:
@@ -160,20 +160,22 @@ def _import(name: str, factory: str) -> object:
 def _checked(result: object, factory: str) -> Built:
     if not (isinstance(result, tuple) and len(result) in (3, 4) and isinstance(result[0], nn.Module)):
         raise ExportError(f"factory={factory!r} must return {SHAPE_OF_RESULT}, got {_kinds(result)}.")
-    module, inputs, axes, facts = (*result, {})[:4]
+    module, inputs, axes, options = (*result, {})[:4]
     examples = (inputs,) if isinstance(inputs, Tensor) else inputs
     tensors = isinstance(examples, Sequence) and bool(examples) and all(isinstance(x, Tensor) for x in examples)
     if not tensors:
         raise ExportError(f"factory={factory!r} must return {SHAPE_OF_RESULT}, got {_kinds(result)}.")
-    if not isinstance(facts, Mapping) or not set(facts) <= set(FACTS):
-        given = sorted(map(str, facts)) if isinstance(facts, Mapping) else type(facts).__name__
-        raise ExportError(f"factory={factory!r}: the fourth part may have {', '.join(FACTS)}, got {given}.")
-    return Built(module, tuple(examples), axes, dict(facts) | _pixels(facts, factory))
+    if not isinstance(options, Mapping) or not set(options) <= set(DESCRIBING_OPTIONS):
+        given = sorted(map(str, options)) if isinstance(options, Mapping) else type(options).__name__
+        raise ExportError(
+            f"factory={factory!r}: the fourth part may have {', '.join(DESCRIBING_OPTIONS)}, got {given}."
+        )
+    return Built(module, tuple(examples), axes, dict(options) | _pixels(options, factory))
 
 
-def _pixels(facts: Mapping[str, Any], factory: str) -> dict[str, Any]:
+def _pixels(options: Mapping[str, Any], factory: str) -> dict[str, Any]:
     """Preprocessing may be given as in a manifest, without the formula, which is always the same."""
-    given = facts.get("preprocessing") or {}
+    given = options.get("preprocessing") or {}
     try:
         return {"preprocessing": {name: _standardisation(said) for name, said in given.items()}} if given else {}
     except (AttributeError, TypeError, ValueError) as error:

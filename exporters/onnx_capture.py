@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from osa_runtime.errors import ExportError
 from osa_runtime.exponential import Evaluation
-from osa_runtime.exporters.capturing import blame
+from osa_runtime.exporters.capturing import errors_naming_layers
 from osa_runtime.exporters.examples import Examples
 from osa_runtime.exporters.functions import DOMAIN, VERSION, FunctionChoice
 from osa_runtime.exporters.settings import ExportSettings
@@ -111,7 +111,7 @@ def _trace(module: nn.Module, examples: Examples, calls: Calls) -> ir.Model:
     def program() -> torch.export.ExportedProgram:
         return torch.export.export(module, examples.tensors, dynamic_shapes=examples.shapes(module))
 
-    with intercept(calls.replacement), torch.no_grad(), quiet(), blame(module, program):
+    with intercept(calls.replacement), torch.no_grad(), quiet(), errors_naming_layers(module, program):
         captured = torch.onnx.export(
             module,
             examples.tensors,

@@ -18,8 +18,8 @@ from osa_runtime.exponential import Evaluation
 from osa_runtime.exporters.acceptance import Exported, artifact_runner, check_answers
 from osa_runtime.exporters.dynamic_axes import spelled_out
 from osa_runtime.exporters.examples import describe_examples, positional
-from osa_runtime.exporters.facts import axis_ranges, describe_outputs, squarings_named, versions
 from osa_runtime.exporters.folding import in_type, prepared
+from osa_runtime.exporters.manifest_entries import axis_ranges, describe_outputs, squarings_named, versions
 from osa_runtime.exporters.recorded import record
 from osa_runtime.exporters.roles import find_roles
 from osa_runtime.exporters.settings import DEFAULT_OPSET, ExportSettings
@@ -90,11 +90,11 @@ def export(
         roles = find_roles(module, Interface(examples.input_specs(), outputs, ranges, values))
     names = tuple(output.name for output in outputs)
     with atomic_folder(out, replace=replace, marker=MANIFEST_FILE) as folder:
-        format_ = FORMATS[settings.format]
-        osa, attentions = format_.part("writer")(ready, examples, names, settings, folder, steps)
+        chosen = FORMATS[settings.format]
+        osa, attentions = chosen.part("writer")(ready, examples, names, settings, folder, steps)
         if checked:
             with steps.step("check the answers"):
-                path = folder / format_.file
+                path = folder / chosen.file
                 # Eager is the module as it was given: a mistake in folding must show, too.
                 eager = in_type(copy.deepcopy(module).eval(), settings)
                 run = artifact_runner(path)

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from osa_runtime.exporters.calls import traced_settings
-from osa_runtime.exporters.capturing import blame
+from osa_runtime.exporters.attention_settings import traced_settings
+from osa_runtime.exporters.capturing import errors_naming_layers
 from osa_runtime.exporters.examples import Examples
 from osa_runtime.exporters.settings import ExportSettings
 from osa_runtime.formats import FORMATS
@@ -38,7 +38,7 @@ def save_pt2(module: nn.Module, examples: Examples, path: Path, progress: Progre
         torch.compiler.reset()
         return torch.export.export(module, examples.tensors, dynamic_shapes=examples.shapes(module))
 
-    with progress.step("capture the graph"), torch.no_grad(), quiet(), blame(module, capture):
+    with progress.step("capture the graph"), torch.no_grad(), quiet(), errors_naming_layers(module, capture):
         program = capture()
     with progress.step("write the model"), quiet():
         _remove_stack_traces(program.graph_module)

@@ -178,11 +178,11 @@ def _stepping() -> onnxscript.OnnxFunction:
         # asked so that a norm of NaN is far: there it becomes the answer
         near = op.Where(norm <= NEAR_REACH, op.Constant(value_float=0.0), op.Constant(value_float=1.0))
         far = op.Where(norm <= FARTHEST, near, op.Constant(value_float=2.0))
-        way = op.ReduceMax(op.Max(far, 2.0 * osa.IsInDoubt(m, w, norm)), keepdims=0)
-        if way > 1.5:
+        method = op.ReduceMax(op.Max(far, 2.0 * osa.IsInDoubt(m, w, norm)), keepdims=0)
+        if method > 1.5:
             change, squarings = osa.PreciseChange(q, k, v, c)
         else:
-            if way > 0.5:
+            if method > 0.5:
                 for_q, for_k = osa.SteppedSolution(m, m2, norm, w, t, c)
             else:
                 for_q, for_k = osa.NearSolution(m, m2, w, t, c)

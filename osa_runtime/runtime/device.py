@@ -57,7 +57,7 @@ class LoadOptions:
 
 
 @dataclass(frozen=True)
-class Where:
+class DeviceOptions:
     """On what a model is asked to run."""
 
     device: str = "cpu"
