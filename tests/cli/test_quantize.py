@@ -65,7 +65,7 @@ def test_the_other_commands_take_it(exported: Exported, tmp_path: Path) -> None:
 
 def test_dynamic_warns_of_neighbours(exported: Exported, tmp_path: Path) -> None:
     shown = osa("quantize", exported("vit", "onnx"), "--out", tmp_path / "small", "--activations", "dynamic")
-    assert "a row's answer depends on the rows beside it" in shown.output
+    assert "a row's answer depends on the other rows" in shown.output
 
 
 REFUSED = {
