@@ -1,4 +1,4 @@
-"""A module of one's own: a function builds it, a file fills its weights."""
+"""The user's own module: a function builds it, a file holds its weights."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from osa_runtime.recognition import FileKind, file_kind, not_a_checkpoint
 def export_factory(
     factory: str, weights: str | Path | None, out: str | Path, *, static: bool = False, **options: Any
 ) -> Artifact:
-    """``factory`` is package.module:function, which returns the module, its example inputs and its dynamic axes."""
+    """Export what ``factory`` (package.module:function) returns: a module, its example inputs and its dynamic axes."""
     check_factory(factory, weights, out)
     built = load_factory(factory, weights)
     source: dict[str, Any] = {"factory": factory}
@@ -39,7 +39,7 @@ def export_built(built: Built, out: str | Path, *, static: bool = False, **optio
 
 
 def load_factory(factory: str, weights: str | Path | None) -> Built:
-    """What the factory returns, with its weights."""
+    """The result of the factory, with its weights."""
     built = build(factory)
     if weights is not None:
         _fill(built.module, Path(weights))
@@ -47,7 +47,7 @@ def load_factory(factory: str, weights: str | Path | None) -> Built:
 
 
 def check_factory(factory: str, weights: str | Path | None, out: str | Path | None = None) -> None:
-    """What can be refused before anything is built."""
+    """Refuse before anything is built what can be refused by then."""
     find(factory)
     if weights is not None:
         if not Path(weights).is_file():
@@ -113,14 +113,14 @@ def build(factory: str) -> Built:
 
 
 def find(factory: str) -> None:
-    """Raise where the function cannot be found; it is not called."""
+    """Raise if the function cannot be found; it is not called."""
     with _imports_from_here():
         _find(factory)
 
 
 @contextlib.contextmanager
 def _imports_from_here() -> Iterator[None]:
-    """As `python -m` does, so that a script beside the user is found, and what it imports when it is called."""
+    """Import from the working directory, as `python -m` does, also while the function is called."""
     here = str(Path.cwd())
     sys.path.insert(0, here)
     try:
@@ -174,7 +174,7 @@ def _checked(result: object, factory: str) -> Built:
 
 
 def _pixels(options: Mapping[str, Any], factory: str) -> dict[str, Any]:
-    """Preprocessing may be given as in a manifest, without the formula, which is always the same."""
+    """The preprocessing, which may be written as in a manifest, without the formula, which is always the same."""
     given = options.get("preprocessing") or {}
     try:
         return {"preprocessing": {name: _standardisation(said) for name, said in given.items()}} if given else {}

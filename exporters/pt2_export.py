@@ -34,7 +34,7 @@ def save_pt2(module: nn.Module, examples: Examples, path: Path, progress: Progre
     """Write a file that loads where this package is not installed."""
 
     def capture() -> torch.export.ExportedProgram:
-        # Branches are compiled on the way, and their cache would pass on the sizes of an earlier export as guards.
+        # Branches are compiled during capture, and their cache would apply the sizes of an earlier export as guards.
         torch.compiler.reset()
         return torch.export.export(module, examples.tensors, dynamic_shapes=examples.shapes(module))
 
@@ -46,7 +46,7 @@ def save_pt2(module: nn.Module, examples: Examples, path: Path, progress: Progre
 
 
 def _remove_stack_traces(graph_module: torch.fx.GraphModule) -> None:
-    """They hold paths of this machine; branches and loop bodies have their own."""
+    """Remove stack traces, which hold paths of this machine, also from branches and loop bodies."""
     for part in graph_module.modules():
         if isinstance(part, torch.fx.GraphModule):
             for node in part.graph.nodes:

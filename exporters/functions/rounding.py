@@ -1,6 +1,6 @@
-"""The cost of rounding: how much each form amplifies it, and up to where the result has its digits."""
+"""The cost of rounding: its amplification by each form, and the limits up to which a result has its digits."""
 
-# functions carry the names they have in the graph
+# functions have the names that they have in the graph
 from __future__ import annotations
 
 import onnx
@@ -35,7 +35,7 @@ def GramAmplification(m, norm):
 
 @script(osa, default_opset=op)
 def IsInDoubt(m, w, norm):
-    """1 where float32 loses digits or range, else 0; asked so that NaN is in doubt. (…, 1, 1)"""
+    """1 where float32 loses digits or range, else 0; written so that NaN is in doubt. (…, 1, 1)"""
     sizes = op.ReduceSum(w * w, op.Constant(value_ints=[-2, -1])) * 0.0
     sound = osa.GramAmplification(m, norm) + sizes <= FLOAT32_AMPLIFICATION
     return op.Where(sound, op.Constant(value_float=0.0), op.Constant(value_float=1.0))

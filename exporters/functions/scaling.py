@@ -1,6 +1,6 @@
-"""Scaling: how often to halve, and the doubling that undoes it."""
+"""Scaling: the number of halvings, and the doubling that undoes them."""
 
-# functions carry the names they have in the graph
+# functions have the names that they have in the graph
 from __future__ import annotations
 
 import onnx
@@ -66,7 +66,7 @@ def DoubledPhi1(e, y, squarings):
 
 
 def _phi1_to_unroll() -> onnx.FunctionProto:
-    """With a step for each squaring: unrolling drops the last E."""
+    """DoubledPhi1 with a step for each squaring: unrolling drops the last E."""
 
     @script(osa, default_opset=op)
     def DoubledPhi1(e, y, squarings):
