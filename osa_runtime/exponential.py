@@ -1,4 +1,4 @@
-"""How the exponential is evaluated: one description, from the arguments of a layer to the manifest of an artifact."""
+"""The evaluation of the exponential: one description, from a layer's arguments to an artifact's manifest."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ def test_cuda_falls_back_only_when_allowed(exported: Exported, monkeypatch: pyte
     monkeypatch.setattr(onnx_session, "onnx_cuda_problem", lambda: "the driver is missing.")
     arguments = [exported("vit", "onnx"), "--input", "x.npy", "--device", "cuda"]
     assert "cannot run on cuda:0: the driver is missing." in osa_run(*arguments, code=3)
-    assert "note: cuda:0 was asked for, but the model runs on the CPU" in osa_run(*arguments, "--allow-fallback")
+    assert "note: cuda:0 was requested, but the model runs on the CPU" in osa_run(*arguments, "--allow-fallback")
 
 
 def test_pictures_need_pillow(exported: Exported, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
