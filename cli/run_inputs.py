@@ -91,7 +91,7 @@ def _arrays(name: str | None, path: Path, interface: Interface) -> dict[str, Arr
 def _add(feeds: dict[str, Array], new: Mapping[str, Array], value: str) -> None:
     twice = sorted(set(feeds) & set(new))
     if twice:
-        raise InputError(f"--input {value} gives {', '.join(twice)} a second time; give each input once.")
+        raise InputError(f"--input {value} repeats {', '.join(twice)}; pass each input once.")
     feeds.update(new)
 
 

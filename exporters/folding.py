@@ -42,7 +42,7 @@ def prepared(module: nn.Module, settings: ExportSettings) -> nn.Module:
 
 
 def _is_plain(layer: object, kind: type[nn.Module]) -> bool:
-    """Whether the module has exactly this type and no hooks; a subclass may use its weights differently."""
+    """True if the module has exactly this type and no hooks; a subclass may use its weights differently."""
     return (
         type(layer) is kind
         and not layer._forward_hooks
@@ -52,7 +52,7 @@ def _is_plain(layer: object, kind: type[nn.Module]) -> bool:
 
 
 def _is_own(part: object, kind: type[nn.Module], owners: Counter[nn.Module]) -> bool:
-    """Whether only one layer uses this part; a shared part cannot absorb what belongs to one layer."""
+    """True if only one layer uses this part; a shared part cannot absorb what belongs to one layer."""
     return isinstance(part, nn.Module) and _is_plain(part, kind) and owners[part] == 1
 
 

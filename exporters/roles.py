@@ -87,7 +87,7 @@ def _hides(run: Run, interface: Interface, mask: TensorSpec) -> bool:
     other = plain | {spec.name: _changed(plain[spec.name], interface.ids(spec.name)) for spec in masked}
 
     def matters(*, false: Any) -> bool:
-        """Whether the token changes the answers of the others; where no token is real, they may be NaN."""
+        """True if the token changes the answers of the others; where no token is real, they may be NaN."""
         real = np.ones(plain[mask.name].shape, bool)
         real[..., false] = False
         answers = (run(feeds | {mask.name: real}) for feeds in (plain, other))

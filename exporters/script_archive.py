@@ -31,7 +31,7 @@ def rewrite(source: Path, target: Path) -> None:
 
 
 def is_needed(name: str) -> bool:
-    """Whether an entry is kept: debug records map the code to source files, and the id hashes rewritten entries."""
+    """True for entries to keep: debug records map the code to source files, and the id hashes rewritten entries."""
     return not name.endswith((".debug_pkl", "/.data/serialization_id"))
 
 

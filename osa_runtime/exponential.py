@@ -26,7 +26,7 @@ class Evaluation:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether the number of squarings is fixed, which limits ‖S‖."""
+        """True if the number of squarings is fixed, which limits ‖S‖."""
         return self.squarings != "auto"
 
     @classmethod

@@ -166,7 +166,7 @@ def checkpoint_folder(folder: str | Path) -> Path:
 
 
 def _is_artifact(entry: Path) -> bool:
-    """Whether a folder is an artifact, or holds numbered versions of one."""
+    """True if a folder is an artifact, or holds numbered versions of one."""
     if (entry / MANIFEST_FILE).is_file():
         return True
     return entry.is_dir() and any(
@@ -270,7 +270,7 @@ def _pickle(head: bytes, stream: IO[bytes]) -> FileKind | None:
 
 
 def _is_plain(stream: IO[bytes]) -> bool:
-    """Whether a pickle names only the classes that tensors are made of; nothing is called."""
+    """True if a pickle names only the classes that tensors are made of; nothing is called."""
     return all(module in PLAIN_DATA or module.startswith("numpy") for module in _modules(stream))
 
 

@@ -35,7 +35,7 @@ class FunctionChoice(Evaluation):
 
     @property
     def steps(self) -> bool:
-        """Whether the low-rank form takes Chebyshev steps in float32, where they serve, instead of squarings."""
+        """True if the low-rank form takes Chebyshev steps in float32, where they suffice, instead of squarings."""
         return self.form != "dense" and not self.is_fixed and self.approximant != "pade"
 
     def __post_init__(self) -> None:

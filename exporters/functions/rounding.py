@@ -43,7 +43,7 @@ def IsInDoubt(m, w, norm):
 
 @script(osa, default_opset=op)
 def IsLostInGram(m, norm):
-    """Whether the Gram matrix in float64 has lost digits of a float32 result; NaN has not lost anything. (…, 1, 1)
+    """True where the Gram matrix in float64 has lost digits of a float32 result, but not for NaN. (…, 1, 1)
 
     Beyond ‖S‖ of 8 every method loses in proportion to it.
     """
@@ -53,7 +53,7 @@ def IsLostInGram(m, norm):
 
 @script(osa, default_opset=op)
 def IsLostInTerms(q, k, c):
-    """Whether S = c(QKᵀ − KQᵀ), with an error of up to eps·|c|·‖Q‖·‖K‖ in float64, lacks digits of a float32 result."""
+    """True where S = c(QKᵀ − KQᵀ), with an error of eps·|c|·‖Q‖·‖K‖ in float64, lacks digits of a float32 result."""
     matrix = op.Constant(value_ints=[-2, -1])
     squares = op.ReduceSum(q * q, matrix) * op.ReduceSum(k * k, matrix) * (c * c)
     return squares > op.CastLike(LARGEST_TERMS_SQUARED, q)

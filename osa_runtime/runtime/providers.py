@@ -59,7 +59,7 @@ def probe_provider(name: str) -> ProviderStatus:
         return ProviderStatus(name, False, f"did not start within {PROBE_TIMEOUT:.0f} s")
     if child.returncode != 0:
         return ProviderStatus(name, False, f"crashed with exit code {child.returncode} while starting")
-    answer = child.stdout.strip().rpartition("\n")[2] or "fails: gave no answer"
+    answer = child.stdout.strip().rpartition("\n")[2] or "fails: no answer"
     if answer == "loads":
         return ProviderStatus(name, True)
     return ProviderStatus(name, False, _reason(answer, child.stderr))

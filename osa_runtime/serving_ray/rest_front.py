@@ -43,7 +43,7 @@ def _loading() -> Unsupported:
 
 def _counting() -> Unsupported:
     return Unsupported(
-        "One replica of this Ray Serve application cannot count for all; read Ray's own metrics, which cover all of them."
+        "One replica of this Ray Serve application cannot count for all; read Ray's own metrics, which cover them all."
     )
 
 

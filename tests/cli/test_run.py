@@ -132,7 +132,7 @@ WRONG: dict[str, tuple[str, list[str], int, str]] = {
     "no file": ("vit", ["--input", "images=no.npy"], 2, "There is no file no.npy"),
     "no such input": ("vit", ["--input", "image=x.npy"], 2, "names the input 'image'"),
     "which input": ("vit", ["--input", "all.npz"], 2, "Unexpected input 'tokens'"),
-    "twice": ("vit", ["--input", "x.npy", "--input", "images=x.npy"], 2, "a second time"),
+    "twice": ("vit", ["--input", "x.npy", "--input", "images=x.npy"], 2, "repeats images"),
     "pickle": ("vit", ["--input", "objects.npy"], 2, "holds no plain array"),
     "no array": ("vit", ["--input", "text.npy"], 2, "cannot be read as .npy or .npz"),
     "no picture": ("vit", ["--input", "text.png"], 2, "cannot be read as a picture"),
