@@ -45,13 +45,13 @@ demo: $(STAMP) ## train a skipless OSA transformer on handwritten digits, export
 test: $(STAMP) ## run all tests
 	$(TEST_ENV) $(BIN)/python -m pytest $(PYTEST_ARGS)
 
-test-long: $(STAMP) ## what `make test` leaves out: all sabotaged and 200 honest artifacts, verified (half an hour)
+test-long: $(STAMP) ## run the tests that `make test` leaves out: all sabotaged and 200 honest artifacts (half an hour)
 	$(TEST_ENV) $(BIN)/python -m pytest $(PYTEST_ARGS) -m long
 
 test-ray: $(STAMP) ## run all tests with Ray Serve, the long ones too, in .venv-ray
 	$(TEST_ENV) $(BIN)/python -m pytest -m "ray or not ray" tests/serving_ray
 
-fuzz: $(STAMP) ## send many odd requests to the server, other ones each time (EXAMPLES=500 per call)
+fuzz: $(STAMP) ## send many random requests to the server, different ones each time (EXAMPLES=500 per call)
 	$(TEST_ENV) OSA_FUZZ_EXAMPLES=$(or $(EXAMPLES),500) $(BIN)/python -m pytest tests/serving/rest/test_fuzz.py
 
 lint: $(STAMP) ## check style, layers and types
@@ -64,15 +64,15 @@ lint: $(STAMP) ## check style, layers and types
 	cd $(COPY) && ../bin/lint-imports --no-logo --no-cache --config ../../pyproject.toml
 	cd $(COPY) && ../bin/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache -p osa_runtime
 
-bench: $(STAMP) ## the operator and whole models against every alternative, into benchmarks/results (50 minutes)
+bench: $(STAMP) ## measure the operator and whole models against every alternative, into benchmarks/results (50 minutes)
 	@for script in $(filter-out benchmarks/check.py benchmarks/%serving.py,$(wildcard benchmarks/*.py)); do \
 	  echo "== $$script"; $(BIN)/python "$$script" || exit 1; \
 	done
 
-bench-check: $(STAMP) ## fail when a ratio of benchmarks/baseline.json has become worse by more than 15 % (5 minutes)
+bench-check: $(STAMP) ## fail if a ratio of benchmarks/baseline.json has become worse by more than 15 % (5 minutes)
 	$(BIN)/python benchmarks/check.py
 
-bench-serving: $(STAMP) ## load on our server, Triton, KServe and MLServer (installs them; 15 minutes)
+bench-serving: $(STAMP) ## measure our server, Triton, KServe and MLServer under load (installs them; 15 minutes)
 	$(TEST_ENV) $(BIN)/python benchmarks/serving.py
 
 clean: ## remove .venv and .venv-ray, caches and build folders; trained models in runs/ stay

@@ -1,4 +1,4 @@
-"""``osa bench``: the speed and the needs of an exported model, also next to eager PyTorch."""
+"""``osa bench``: latency, throughput and memory of an exported model, optionally next to eager PyTorch."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def bench(
         typer.Option(
             "--input",
             "-i",
-            help="Real data instead of random: an .npz with an array per input, or what `osa run` takes. Rows are "
-            "repeated or cut to the batch, tokens cut to the length.",
+            help="Real data instead of random: an .npz with an array per input, or a file that `osa run` takes. Rows "
+            "are repeated or cut to the batch, tokens cut to the length.",
             show_default=False,
             rich_help_panel=SIZES,
         ),
@@ -51,18 +51,18 @@ def bench(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random inputs.", rich_help_panel=SIZES)] = 0,
     warm_up: Annotated[int, typer.Option(min=0, help="Untimed calls before each block.", rich_help_panel=HOW)] = 3,
     iterations: Annotated[
-        int, typer.Option(min=1, help="Least number of timed calls, of each contender and size.", rich_help_panel=HOW)
+        int, typer.Option(min=1, help="Minimum number of timed calls for each contender and size.", rich_help_panel=HOW)
     ] = 30,
     seconds: Annotated[
         float,
-        typer.Option(min=0, help="Least time of all timed calls, likewise.", rich_help_panel=HOW),
+        typer.Option(min=0, help="Minimum total time of the timed calls, likewise.", rich_help_panel=HOW),
     ] = 1.0,
     memory: Annotated[
-        bool, typer.Option("--memory/--no-memory", help="Measure memory, in more processes.", rich_help_panel=HOW)
+        bool, typer.Option("--memory/--no-memory", help="Measure memory, in separate processes.", rich_help_panel=HOW)
     ] = True,
     threads: Annotated[
         int | None,
-        typer.Option(min=1, help="Threads, of both contenders.", show_default="all cores", rich_help_panel=WHERE),
+        typer.Option(min=1, help="Threads for each contender.", show_default="all cores", rich_help_panel=WHERE),
     ] = None,
     device: Device = "cpu",
     json_file: Annotated[
@@ -84,7 +84,7 @@ def bench(
         Path | None,
         typer.Option(
             "--profile",
-            help="Show which operators and nodes take most time; ONNX Runtime's trace goes to this .json.",
+            help="Show the operators and nodes that take the most time; write ONNX Runtime's trace to this .json.",
             show_default=False,
             rich_help_panel=OUTPUT,
         ),

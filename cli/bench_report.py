@@ -21,13 +21,13 @@ TOP = 10
 
 
 def check_files(json_file: Path | None, trace: Path | None) -> None:
-    """Before any work is done."""
+    """Check the names of the output files before any work is done."""
     if json_file is not None and json_file != STDOUT and json_file.suffix.lower() != ".json":
-        raise InputError(f"--json is {json_file}, expected a name that ends in .json, or - to print it.")
+        raise InputError(f"--json is {json_file}, expected a name that ends in .json, or - to print the figures.")
     if trace is not None and trace.suffix.lower() != ".json":
         raise InputError(f"--profile is {trace}, expected a name that ends in .json.")
     if trace is not None and json_file is not None and trace.absolute() == json_file.absolute():
-        raise InputError(f"--profile and --json both name {trace}; give them different names.")
+        raise InputError(f"--profile and --json both name {trace}; use different names.")
     for path in (json_file, trace):
         if path is not None and path != STDOUT:
             check_writable(path)
@@ -63,7 +63,7 @@ def _heading(result: BenchmarkResult) -> str:
         f"{artifact['path']}: {artifact['format']}, {sizes}, sha256 {artifact['sha256'][:12]}…",
         f"{placement['provider']} on {placement['device']}, {threads}{_cpu_nodes(result)}",
         f"{machine['cpu']}, {machine['cores']} cores; " + ", ".join(f"{n} {v}" for n, v in versions.items()),
-        f"load (files in the cache, libraries imported): {loads}",
+        f"load (files cached, libraries imported): {loads}",
         f"fed: {result.fed}",
     ]
     return "\n".join(lines)
@@ -113,7 +113,7 @@ def _three_digits(value: float) -> str:
 def _footnotes(result: BenchmarkResult) -> list[str]:
     lines = ["", "spread: p10 to p90 of the medians of the blocks, relative to their median"]
     if result.memory:
-        lines.append("MiB: peak growth of resident memory since before loading, in a process of its own")
+        lines.append("MiB: peak growth of resident memory since before loading, in a separate process")
     if EAGER in result.contenders:
         lines.append("against eager: eager's time over the artifact's in the same round, median and p10 to p90")
     lines += [f"note: {note}" for note in result.notes]

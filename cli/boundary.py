@@ -1,4 +1,4 @@
-"""Where errors leave the program: one clear message and an exit code, a traceback only for our own mistakes."""
+"""Errors at the top of the program: one clear message and an exit code, a traceback only for our own bugs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INTERNAL_ERROR = 70  # EX_SOFTWARE, so that a bug is never mistaken for a failed
 
 
 class BoundaryGroup(TyperGroup):
-    """The top command group. It acts before typer does, which would turn a closed pipe into exit code 1."""
+    """The top command group. It handles errors before typer, which would turn a closed pipe into exit code 1."""
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
         with _errors_become_messages():  # --help and --version print while the arguments are parsed
@@ -41,8 +41,8 @@ def _errors_become_messages() -> Iterator[None]:
         _complain(str(error))
         raise typer.Exit(error.exit_code) from error
     except KeyboardInterrupt as error:
-        # CPython kills itself with SIGINT at exit when an interrupt has passed through exec() of a string, as torch's
-        # tracing has them, even if it was caught further out; the next exec() takes that back.
+        # CPython kills itself with SIGINT at exit when an interrupt has passed through exec() of a string, which
+        # torch's tracing uses, even if it was caught further out; the next exec() resets that.
         exec("")
         _complain("Interrupted.")
         raise typer.Exit(INTERRUPTED) from error
@@ -52,7 +52,7 @@ def _errors_become_messages() -> Iterator[None]:
 
 
 def guarded(program: Callable[[], Any]) -> None:
-    """Run ``program`` and leave; what no one expected shows its traceback and asks for a report."""
+    """Run ``program`` and exit; an unexpected error prints its traceback and a request to report it."""
     signal.signal(signal.SIGTERM, _terminate)
     try:
         try:
@@ -69,7 +69,7 @@ def guarded(program: Callable[[], Any]) -> None:
 
 
 def _terminate(number: int, frame: object) -> None:  # noqa: ARG001  # a signal handler's signature
-    """Leave through the finally clauses, so that nothing half-written stays."""
+    """Exit through the finally clauses, so that no half-written file remains."""
     sys.exit(TERMINATED)
 
 
@@ -79,5 +79,5 @@ def _complain(message: str) -> None:
 
 
 def _discard_output() -> None:
-    """Point stdout at nothing, so that the flush at interpreter exit has somewhere to go."""
+    """Redirect stdout to the null device, so that the flush at interpreter exit succeeds."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""``osa compare``: how far are two exported models from each other?"""
+"""``osa compare``: the distance between two exported models."""
 
 from __future__ import annotations
 
@@ -9,23 +9,25 @@ import typer
 
 from osa_runtime.cli.options import WHERE, AllowFallback, Device
 
-WHAT, JUDGE, FILES = "What is compared", "How it is judged", "Files"
+WHAT, JUDGE, FILES = "Inputs", "Judgement", "Files"
 
 
 def compare(
-    artifact: Annotated[Path, typer.Argument(help="The artifact that is judged.", show_default=False)],
-    reference: Annotated[Path, typer.Argument(help="The artifact that is right.", show_default=False)],
+    artifact: Annotated[Path, typer.Argument(help="The artifact to judge.", show_default=False)],
+    reference: Annotated[Path, typer.Argument(help="The artifact to compare it with.", show_default=False)],
     batches: Annotated[
         str | None,
         typer.Option("--batch", help="Batch sizes, such as 1,8.", show_default="1,2,5", rich_help_panel=WHAT),
     ] = None,
     lengths: Annotated[
         str | None,
-        typer.Option("--tokens", help="Lengths, for models of sequences.", show_default="some", rich_help_panel=WHAT),
+        typer.Option(
+            "--tokens", help="Sequence lengths, for sequence models.", show_default="some", rich_help_panel=WHAT
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the random inputs.", rich_help_panel=WHAT)] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random inputs.", rich_help_panel=WHAT)] = 0,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Leave out the grid of sizes and magnitudes.", rich_help_panel=WHAT)
+        bool, typer.Option("--quick", help="Skip the grid of sizes and magnitudes.", rich_help_panel=WHAT)
     ] = False,
     rtol: Annotated[
         float | None,
@@ -38,13 +40,16 @@ def compare(
     ] = None,
     atol: Annotated[
         float | None,
-        typer.Option(min=0.0, help="Allowed beside --rtol; recorded.", show_default="0", rich_help_panel=JUDGE),
+        typer.Option(min=0.0, help="Allowed in addition to --rtol; recorded.", show_default="0", rich_help_panel=JUDGE),
     ] = None,
     bisect: Annotated[
-        bool, typer.Option("--bisect", help="When they differ: find the part behind which.", rich_help_panel=JUDGE)
+        bool,
+        typer.Option("--bisect", help="When they differ: find the first part that differs.", rich_help_panel=JUDGE),
     ] = False,
-    report: Annotated[Path | None, typer.Option(help="Write the results, JSON, here.", rich_help_panel=FILES)] = None,
-    html: Annotated[Path | None, typer.Option(help="Write a page with plots here.", rich_help_panel=FILES)] = None,
+    report: Annotated[Path | None, typer.Option(help="Write the results to this .json.", rich_help_panel=FILES)] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write a page with plots to this .html.", rich_help_panel=FILES)
+    ] = None,
     save_inputs: Annotated[
         Path | None, typer.Option(help="Write the inputs of all cases to this .npz.", rich_help_panel=FILES)
     ] = None,

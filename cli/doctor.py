@@ -1,4 +1,4 @@
-"""``osa doctor``: what this machine can run, what it cannot, and what to do about it."""
+"""``osa doctor``: a check of what this machine can run, with a remedy for what it cannot."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def doctor(
 ) -> None:
     """Show what this machine can run, and how to repair what it cannot.
 
-    Tries each ONNX Runtime provider for real instead of trusting the list that the wheel was built with.
-    Leaves with 0 when models can be run here and with 3 when they cannot.
+    Starts each ONNX Runtime provider instead of trusting the list that the wheel was built with.
+    Exits with 0 when models can be run here and with 3 when they cannot.
 
     [bold]Examples[/bold]
 

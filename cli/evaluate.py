@@ -1,4 +1,4 @@
-"""``osa evaluate``: how accurate is an exported model, and is it as accurate as another?"""
+"""``osa evaluate``: the accuracy of an exported model, optionally compared with another."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from osa_runtime.cli.options import WHERE, AllowFallback, Device
 
-WHAT, JUDGE, FILES = "What is evaluated", "How it is judged", "Files"
+WHAT, JUDGE, FILES = "Inputs", "Judgement", "Files"
 
 
 def evaluate(
@@ -32,12 +32,12 @@ def evaluate(
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option(min=1, help="So many samples, evenly spaced.", show_default="all", rich_help_panel=WHAT),
+        typer.Option(min=1, help="Use this many samples, evenly spaced.", show_default="all", rich_help_panel=WHAT),
     ] = None,
     data_dir: Annotated[
         Path | None,
         typer.Option(
-            help="Where fetched sets are.", show_default="$OSA_DATA or ~/.cache/osa-runtime", rich_help_panel=WHAT
+            help="Folder of fetched data sets.", show_default="$OSA_DATA or ~/.cache/osa-runtime", rich_help_panel=WHAT
         ),
     ] = None,
     max_drop: Annotated[
@@ -50,7 +50,7 @@ def evaluate(
         ),
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Samples per run.", rich_help_panel=WHERE)] = 64,
-    out: Annotated[Path | None, typer.Option(help="Write the figures, JSON, here.", rich_help_panel=FILES)] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the figures to this .json.", rich_help_panel=FILES)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
     device: Device = "cpu",
     allow_fallback: AllowFallback = False,
@@ -60,9 +60,9 @@ def evaluate(
 ) -> None:
     """Measure the accuracy of an exported model or a checkpoint on labelled data.
 
-    Images are prepared as the model's training did it. The interval is Wilson's for 95 %. With --against the samples on
-    which the two differ are counted, and McNemar's exact test says whether they are chance. It exits with 1 for NaN and
-    Inf among the outputs, and beyond --max-drop.
+    Images are prepared as in training. The interval is Wilson's for 95 %. With --against the samples on which the
+    two differ are counted, and McNemar's exact test shows whether chance explains them. Exits with 1 for NaN and Inf
+    among the outputs, and when the drop exceeds --max-drop.
 
     [bold]Examples[/bold]
 
@@ -79,7 +79,7 @@ def evaluate(
 
     if max_drop is not None and (against is None or not math.isfinite(max_drop)):
         raise InputError(
-            f"--max-drop is {max_drop:g}, expected a finite number, and a model to compare with: --against."
+            f"--max-drop is {max_drop:g}, expected a finite number together with --against, the model to compare with."
         )
     check_out(out)
     from osa_runtime.evaluation import evaluate as run_evaluate

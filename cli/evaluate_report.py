@@ -1,4 +1,4 @@
-"""What ``osa evaluate`` shows and writes."""
+"""The output of ``osa evaluate``: its progress, tables and JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class EvaluationProgress:
-    """A bar on stderr while a terminal looks on, otherwise nothing."""
+    """A bar on stderr when that is a terminal, otherwise nothing."""
 
     def __init__(self) -> None:
         console = Console(stderr=True)
@@ -39,7 +39,7 @@ class EvaluationProgress:
 
 
 def figures(result: Evaluation, max_drop: float | None = None) -> dict[str, Any]:
-    """Everything, as JSON; ``failure`` says why it is not good enough, or is null."""
+    """All figures as JSON; ``failure`` is the reason why they are not good enough, or null."""
     content: dict[str, Any] = {
         "data": result.data,
         "data_sha256": result.sha256,
@@ -81,7 +81,7 @@ def _accuracy(part: Accuracy) -> dict[str, Any]:
 
 
 def check_out(out: Path | None) -> None:
-    """Before the work."""
+    """Check that ``out`` can be written before any work is done."""
     from osa_runtime.atomic import check_writable
     from osa_runtime.errors import InputError
 
@@ -102,7 +102,7 @@ def write(content: dict[str, Any], out: Path | None) -> None:
 
 def _text(content: dict[str, Any]) -> bytes:
     text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    return text.encode("utf-8", "backslashreplace")  # a name that is no UTF-8 has an escape in JSON
+    return text.encode("utf-8", "backslashreplace")  # a name that is not UTF-8 is escaped in JSON
 
 
 def show(result: Evaluation, content: dict[str, Any], as_json: bool) -> None:
@@ -127,7 +127,7 @@ def comparison(result: Evaluation) -> str:
     from osa_runtime.parity.evaluation import CHANCE
 
     if not result.differ:
-        return "the two give the same answer for every sample"
+        return "the two return the same answer for every sample"
     said = "chance explains it" if result.p_value >= CHANCE else "not chance"
     return (
         f"different answers: {result.differ}; right only in the first: {result.gained}, only in the second: "

@@ -1,4 +1,4 @@
-"""``osa export``: a checkpoint, or a module of one's own, to a deployable folder."""
+"""``osa export``: a checkpoint, or the user's own module, as a deployable folder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def export(
         typer.Option(help="With --factory: its weights, .safetensors or .pt.", rich_help_panel=WHAT),
     ] = None,
     format: Annotated[
-        Literal["onnx", "torchscript", "pt2"], typer.Option(help="What to write.", rich_help_panel=WHAT)
+        Literal["onnx", "torchscript", "pt2"], typer.Option(help="Format of the model file.", rich_help_panel=WHAT)
     ] = "onnx",
     dtype: Annotated[
         str, typer.Option(help="fp32 or fp16; the OSA core stays in fp32.", rich_help_panel=WHAT)
@@ -39,7 +39,7 @@ def export(
     pixels: Annotated[
         Literal["float32", "uint8"],
         typer.Option(
-            help="What images are sent as: standardised by the client, or raw bytes (a quarter of the size), which the "
+            help="Type of the images that clients send: standardised, or raw bytes (a quarter of the size), which the "
             "model standardises in its first layer.",
             rich_help_panel=WHAT,
         ),
@@ -47,7 +47,7 @@ def export(
     opset: Annotated[int, typer.Option(help="ONNX operator set, 18 to 23.", rich_help_panel=GRAPH)] = 18,
     functions: Annotated[
         Literal["keep", "inline"],
-        typer.Option(help="Keep one ai.osa node per attention layer, or write it out.", rich_help_panel=GRAPH),
+        typer.Option(help="Keep one ai.osa node per attention layer, or expand it.", rich_help_panel=GRAPH),
     ] = "keep",
     squarings: Annotated[
         str | None,
@@ -59,7 +59,7 @@ def export(
     ] = None,
     approximant: Annotated[
         Literal["taylor", "pade"] | None,
-        typer.Option(help="How the exponential is evaluated.", show_default="as trained", rich_help_panel=GRAPH),
+        typer.Option(help="Approximant of the exponential.", show_default="as trained", rich_help_panel=GRAPH),
     ] = None,
     form: Annotated[
         Literal["auto", "dense", "lowrank"] | None,
@@ -68,13 +68,13 @@ def export(
         ),
     ] = None,
     external_data: Annotated[
-        bool, typer.Option("--external-data", help="Weights in model.onnx.data.", rich_help_panel=FILES)
+        bool, typer.Option("--external-data", help="Write the weights to model.onnx.data.", rich_help_panel=FILES)
     ] = False,
     replace: Annotated[
         bool, typer.Option("--force", help="Replace an earlier artifact.", rich_help_panel=FILES)
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be written, and write nothing.", rich_help_panel=FILES)
+        bool, typer.Option("--dry-run", help="Show what would be written, and write nothing.", rich_help_panel=FILES)
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the time of each step.")] = False,
 ) -> None:
@@ -130,7 +130,7 @@ def export(
 
 
 def _check_source(checkpoint: Path | None, factory: str | None, weights: Path | None, out: Path, pixels: str) -> None:
-    """Before the first step is announced, and for --dry-run."""
+    """Check the source before the first step is announced, and for --dry-run."""
     if checkpoint is not None:
         from osa_runtime.exporters.checkpoint_export import check_checkpoint
 

@@ -1,4 +1,4 @@
-"""What ``osa export`` shows: its plan, its steps, its result."""
+"""The output of ``osa export``: its plan, its steps, its result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ExportReport:
         self._verbose = verbose
 
     def check(self, options: dict[str, Any], out: Path, replace: bool) -> None:
-        """What can be refused before the long work is."""
+        """Refuse before the long work what can be refused by then."""
         from osa_runtime.artifact import MANIFEST_FILE
         from osa_runtime.atomic import check_replaceable
         from osa_runtime.exporters.settings import ExportSettings

@@ -1,4 +1,4 @@
-"""``osa inspect``: what an exported artifact or an ONNX file holds, and which providers run it."""
+"""``osa inspect``: the contents of an exported artifact or an ONNX file, and the providers that run it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def inspect(
         list[str] | None,
         typer.Option(
             "--provider",
-            help="cpu or cuda: where to look for kernels; may be given twice.",
+            help="cpu or cuda: the provider whose kernels are listed; may be repeated.",
             show_default="cpu and cuda",
         ),
     ] = None,
 ) -> None:
-    """Show what a model is: inputs and outputs, functions, operators, size, and what each provider cannot run.
+    """Show a model's inputs and outputs, functions, operators and size, and the nodes that a provider cannot run.
 
-    Nothing is run. ONNX Runtime itself is asked which kernels it has; where CUDA does not load, a table answers.
+    The model is not run. ONNX Runtime lists its own kernels; where CUDA does not load, a table is used instead.
 
     [bold]Examples[/bold]
 

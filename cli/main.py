@@ -38,7 +38,7 @@ app = typer.Typer(
 
 
 def _add(command: Callable[..., None], name: str | None = None) -> None:
-    """A paragraph of a docstring is wrapped for the source; here it becomes one line, which the terminal wraps."""
+    """Add a command. A paragraph of its docstring is wrapped for the source; here it becomes a single line."""
     paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
     app.command(
         name, cls=FlaggedCommand, help="\n\n".join(" ".join(paragraph.splitlines()) for paragraph in paragraphs)
@@ -70,10 +70,10 @@ def _show_version(wanted: bool) -> None:
 def osa(
     context: typer.Context,
     version: Annotated[  # noqa: ARG001 - acts through its callback
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Orthogonal Self-Attention: train skipless transformers and take them to deployment.
+    """Orthogonal Self-Attention: train skipless transformers and deploy them.
 
     [bold]Start here[/bold]
 
@@ -83,15 +83,15 @@ def osa(
 
     [cyan]osa export runs/digits --out digits-onnx[/cyan]      a folder to deploy
 
-    [cyan]osa inspect digits-onnx[/cyan]                       what is in it
+    [cyan]osa inspect digits-onnx[/cyan]                       show what is in it
 
-    [cyan]osa verify digits-onnx --against runs/digits[/cyan]  prove it
+    [cyan]osa verify digits-onnx --against runs/digits[/cyan]  check it
 
-    [cyan]osa run digits-onnx --input seven.png[/cyan]         ask it
+    [cyan]osa run digits-onnx --input seven.png[/cyan]         run it on a picture
 
-    [cyan]osa serve digits-onnx[/cyan]                         put it behind an endpoint
+    [cyan]osa serve digits-onnx[/cyan]                         serve it over REST and gRPC
 
-    Every command explains itself and shows examples: [cyan]osa COMMAND --help[/cyan]
+    Every command has a description and examples: [cyan]osa COMMAND --help[/cyan]
     """
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())

@@ -11,7 +11,7 @@ from typer.core import TyperCommand
 
 from osa_runtime.errors import InputError, OsaError
 
-WHERE = "Where it runs"
+WHERE = "Device"
 
 Device = Annotated[str, typer.Option(help="cpu, cuda, or cuda:1.", rich_help_panel=WHERE)]
 AllowFallback = Annotated[
@@ -24,7 +24,7 @@ ARGUMENT = re.compile(r"\b([a-z][a-z_]*)(?:=('[^']*'|\"[^\"]*\"|[^\s,;:()'\"]*[^
 
 
 class FlaggedCommand(TyperCommand):
-    """A command whose options are called as the arguments that they are passed on to."""
+    """A command whose options have the names of the arguments that they are passed on to."""
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""``osa package``: exported models as folders that other servers take."""
+"""``osa package``: exported models as folders for other servers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from osa_runtime.cli.package_ray import ray
 
 app = typer.Typer(help="Pack exported models for other servers.", no_args_is_help=True, rich_markup_mode="rich")
 
-WHAT, BATCHING, RUN = "What", "Batching", "Where it runs"
+WHAT, BATCHING, RUN = "Package", "Batching", "Device"
 
 
 @app.callback()
@@ -25,7 +25,9 @@ app.command(cls=FlaggedCommand)(ray)
 
 @app.command(cls=FlaggedCommand)
 def triton(
-    artifacts: Annotated[list[Path], typer.Argument(help="Exported ONNX folders; each becomes a model of its name.")],
+    artifacts: Annotated[
+        list[Path], typer.Argument(help="Exported ONNX folders; each becomes a model with the folder's name.")
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the model repository.")],
     backend: Annotated[
         Literal["onnxruntime", "python"],
@@ -40,35 +42,37 @@ def triton(
     ] = 1,
     warm_up: Annotated[
         bool,
-        typer.Option(help="Run samples before the model is called ready.", rich_help_panel=WHAT),
+        typer.Option(help="Run samples before the model is reported ready.", rich_help_panel=WHAT),
     ] = True,
-    max_batch: Annotated[int, typer.Option(min=1, help="Rows per run at most.", rich_help_panel=BATCHING)] = 32,
+    max_batch: Annotated[
+        int, typer.Option(min=1, help="Largest number of rows per run.", rich_help_panel=BATCHING)
+    ] = 32,
     max_delay_us: Annotated[
-        int, typer.Option(min=0, help="Microseconds to wait for a fuller batch.", rich_help_panel=BATCHING)
+        int, typer.Option(min=0, help="Microseconds to wait for a larger batch.", rich_help_panel=BATCHING)
     ] = 0,
     preferred: Annotated[
         list[int] | None,
         typer.Option(
             "--preferred-batch",
             min=1,
-            help="A size to wait for; may be repeated.",
+            help="A batch size to wait for; may be repeated.",
             show_default="none",
             rich_help_panel=BATCHING,
         ),
     ] = None,
     instances: Annotated[
-        int, typer.Option(min=1, help="How many runs at the same time, per GPU on CUDA.", rich_help_panel=RUN)
+        int, typer.Option(min=1, help="Number of concurrent runs, per GPU on CUDA.", rich_help_panel=RUN)
     ] = 1,
     threads: Annotated[
         int | None,
         typer.Option(min=1, help="Threads per instance.", show_default="chosen by the server", rich_help_panel=RUN),
     ] = None,
-    device: Annotated[Literal["cpu", "cuda"], typer.Option(help="Where.", rich_help_panel=RUN)] = "cpu",
-    replace: Annotated[bool, typer.Option("--force", help="Replace a repository that was packed here before.")] = False,
+    device: Annotated[Literal["cpu", "cuda"], typer.Option(help="Device of the server.", rich_help_panel=RUN)] = "cpu",
+    replace: Annotated[bool, typer.Option("--force", help="Replace an earlier repository.")] = False,
 ) -> None:
     """Write a model repository for NVIDIA's Triton: configurations, batching, warm-up, models.
 
-    With --backend python the repository carries its own copy of our runtime; Triton's Python then needs numpy and
+    With --backend python the repository contains its own copy of our runtime; Triton's Python then needs numpy and
     onnxruntime, and every request is checked. Requests share batches where the model's first axis is dynamic.
 
     [bold]Examples[/bold]

@@ -1,4 +1,4 @@
-"""``osa package ray``: exported models as an application that ``serve deploy`` takes."""
+"""``osa package ray``: exported models as an application for ``serve deploy``."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from typing import Annotated, Literal
 
 import typer
 
-WHAT, SCALE, BATCHING, WHERE = "What", "Replicas", "Batching", "Where it listens"
+WHAT, SCALE, BATCHING, WHERE = "Package", "Replicas", "Batching", "Addresses"
 
 
 def ray(
-    artifacts: Annotated[list[Path], typer.Argument(help="Exported ONNX folders; each becomes a model of its name.")],
+    artifacts: Annotated[
+        list[Path], typer.Argument(help="Exported ONNX folders; each becomes a model with the folder's name.")
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the application.")],
     at: Annotated[
         Path | None,
         typer.Option(
-            help="Where that folder will be on the machines of the cluster.",
-            show_default="where it is here",
+            help="Path of that folder on the machines of the cluster.",
+            show_default="its path here",
             rich_help_panel=WHAT,
         ),
     ] = None,
@@ -43,24 +45,29 @@ def ray(
     target_ongoing: Annotated[
         float | None,
         typer.Option(
-            help="Requests under way per replica that scaling aims at.",
+            help="Target number of ongoing requests per replica.",
             show_default="half of --max-batch",
             rich_help_panel=SCALE,
         ),
     ] = None,
     upscale_delay: Annotated[
-        float, typer.Option(min=0, help="Seconds of too many requests before there are more.", rich_help_panel=SCALE)
+        float,
+        typer.Option(min=0, help="Seconds of too many requests before replicas are added.", rich_help_panel=SCALE),
     ] = 30.0,
     downscale_delay: Annotated[
-        float, typer.Option(min=0, help="Seconds of too few before there are less.", rich_help_panel=SCALE)
+        float,
+        typer.Option(min=0, help="Seconds of too few requests before replicas are removed.", rich_help_panel=SCALE),
     ] = 600.0,
     threads: Annotated[int, typer.Option(min=1, help="Threads, and CPUs, per replica.", rich_help_panel=SCALE)] = 1,
     device: Annotated[
-        Literal["cpu", "cuda"], typer.Option(help="With cuda each replica gets a GPU.", rich_help_panel=SCALE)
+        Literal["cpu", "cuda"],
+        typer.Option(help="Device of the replicas; with cuda each replica gets a GPU.", rich_help_panel=SCALE),
     ] = "cpu",
-    max_batch: Annotated[int, typer.Option(min=1, help="Rows per run at most.", rich_help_panel=BATCHING)] = 32,
+    max_batch: Annotated[
+        int, typer.Option(min=1, help="Largest number of rows per run.", rich_help_panel=BATCHING)
+    ] = 32,
     max_delay_ms: Annotated[
-        float, typer.Option(min=0, help="Milliseconds to wait for a fuller batch.", rich_help_panel=BATCHING)
+        float, typer.Option(min=0, help="Milliseconds to wait for a larger batch.", rich_help_panel=BATCHING)
     ] = 0.0,
     max_queue: Annotated[
         int, typer.Option(min=1, help="Requests that may wait per replica.", rich_help_panel=BATCHING)
@@ -72,20 +79,20 @@ def ray(
     http_port: Annotated[int, typer.Option(help="Port for REST.", rich_help_panel=WHERE)] = 8000,
     grpc_port: Annotated[int, typer.Option(help="Port for gRPC; -1 leaves it out.", rich_help_panel=WHERE)] = 8001,
     route: Annotated[
-        str, typer.Option("--route-prefix", help="What paths of REST begin with.", rich_help_panel=WHERE)
+        str, typer.Option("--route-prefix", help="Prefix of the REST paths.", rich_help_panel=WHERE)
     ] = "/",
     proxies: Annotated[
-        Literal["EveryNode", "HeadOnly"], typer.Option(help="Which machines take requests.", rich_help_panel=WHERE)
+        Literal["EveryNode", "HeadOnly"], typer.Option(help="Machines that accept requests.", rich_help_panel=WHERE)
     ] = "EveryNode",
     token_file: Annotated[
         Path | None,
         typer.Option(help="File on the machines with the token that clients send.", rich_help_panel=WHERE),
     ] = None,
-    replace: Annotated[bool, typer.Option("--force", help="Replace a folder that was packed here before.")] = False,
+    replace: Annotated[bool, typer.Option("--force", help="Replace an earlier package.")] = False,
 ) -> None:
     """Write an application for Ray Serve: the models, and a config file for Ray's `serve deploy` or `serve run`.
 
-    The folder must be at the same path on every machine. The config file holds the models' hashes: a replica that finds
+    The folder must have the same path on every machine. The config file holds the models' hashes: a replica that finds
     other models there does not start, and a new package is a change that `serve deploy` rolls out.
 
     [bold]Examples[/bold]
@@ -120,9 +127,9 @@ def ray(
     addresses = RayAddresses(host, http_port, None if grpc_port == -1 else grpc_port, route, proxies)
     packed = package_ray(artifacts, out, options, addresses, name=name, version=version, replace=replace)
     if token_file is None and not is_loopback(host):
-        typer.echo(f"warning: other machines will reach {host}, and no token will be asked for", err=True)
+        typer.echo(f"warning: {host} can be reached from other machines, and no token is required", err=True)
     elif token_file is None and addresses.grpc_port is not None:
-        typer.echo("warning: Ray's own proxy opens gRPC on every interface, and no token will be asked for", err=True)
+        typer.echo("warning: Ray's own proxy opens gRPC on every interface, and no token is required", err=True)
     for model in packed.models:
         typer.echo(f"{model} on {device}, replicas: {replicas}")
     extra = "cuda" if device == "cuda" else "cpu"

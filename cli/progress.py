@@ -1,4 +1,4 @@
-"""Bars that show how far ``osa train`` and ``osa bench`` are."""
+"""Progress bars of ``osa train`` and ``osa bench``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Bar:
 
 
 class BenchProgress(_Bar):
-    """On stderr, and gone at the end."""
+    """A bar on stderr that disappears at the end."""
 
     def __init__(self) -> None:
         super().__init__(Console(stderr=True), TimeElapsedColumn(), transient=True)

@@ -14,20 +14,21 @@ def quantize(
     artifact: Annotated[Path, typer.Argument(help="An exported ONNX folder, in fp32.", show_default=False)],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the smaller artifact.", rich_help_panel=FILES)],
     weights: Annotated[
-        Literal["int8"], typer.Option(help="How weights are stored; a scale for each channel.", rich_help_panel=WHAT)
+        Literal["int8"],
+        typer.Option(help="Type of the stored weights; each channel has its own scale.", rich_help_panel=WHAT),
     ] = "int8",
     activations: Annotated[
         Literal["none", "dynamic", "static"],
         typer.Option(
-            help="none computes in float32. The others multiply in 8 bits, with ranges that are measured in every run, "
-            "or once, on --calibration.",
+            help="none computes in float32. The others multiply in 8 bits, with ranges that are measured in every run "
+            "(dynamic) or once, on --calibration (static).",
             rich_help_panel=WHAT,
         ),
     ] = "none",
     calibration: Annotated[
         Path | None,
         typer.Option(
-            help="An .npz with an array of examples for each input; also what the deviation is measured on.",
+            help="An .npz with an array of examples for each input; the deviation is measured on them, too.",
             rich_help_panel=WHAT,
         ),
     ] = None,
@@ -45,9 +46,9 @@ def quantize(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the time of each step.")] = False,
 ) -> None:
-    """Store the weights of an exported model in 8 bits, and say how far its answers move.
+    """Store the weights of an exported model in 8 bits, and measure how far its answers move.
 
-    Orthogonal attention stays in float32. The result is an artifact like any other; measure its accuracy on your own
+    Orthogonal attention stays in float32. The result is an ordinary artifact; measure its accuracy on your own
     data before you use it.
 
     [bold]Examples[/bold]
@@ -56,7 +57,7 @@ def quantize(
 
     [cyan]osa quantize digits-onnx --out digits-static --activations static --calibration examples.npz[/cyan]
 
-    [cyan]osa compare digits-int8 digits-onnx[/cyan]        how far the two are from each other
+    [cyan]osa compare digits-int8 digits-onnx[/cyan]        the distance between the two
     """
     from osa_runtime.cli.quantize_report import QuantizeReport
     from osa_runtime.environment import require

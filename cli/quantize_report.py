@@ -1,4 +1,4 @@
-"""What ``osa quantize`` shows: its steps, the sizes, the deviation, and when not to trust it."""
+"""The output of ``osa quantize``: its steps, the sizes, the deviation, and reasons not to trust it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from osa_runtime.quantization import Quantized
 
 CAUTIONS = {
-    "dynamic": "rows that share a batch share their ranges: a row's answer depends on the rows beside it",
+    "dynamic": "rows that share a batch share their ranges: a row's answer depends on the other rows",
     "static": "inputs beyond the calibrated ranges are cut off silently",
 }
 
@@ -38,7 +38,7 @@ class QuantizeReport:
 
     def result(self, found: Quantized) -> None:
         if self._as_json:
-            typer.echo(json.dumps(_facts(found), indent=2, ensure_ascii=False))
+            typer.echo(json.dumps(_as_dict(found), indent=2, ensure_ascii=False))
             return
         self._console.print(_summary(found))
         if found.deviations:
@@ -51,7 +51,7 @@ class QuantizeReport:
         )
 
 
-def _facts(found: Quantized) -> dict[str, Any]:
+def _as_dict(found: Quantized) -> dict[str, Any]:
     before, after = found.sizes
     return {
         "artifact": str(found.artifact.folder),
@@ -116,6 +116,6 @@ def _cautions(found: Quantized) -> Iterator[str]:
                 "explains: measure the accuracy, and keep parts in float32 with --keep"
             )
     if not found.deviations:
-        yield "the source gives NaN on random inputs, so that nothing could be compared; give --calibration"
+        yield "the source returns NaN on random inputs, so that nothing could be compared; use --calibration"
     elif described.calibration is None:
-        yield "random inputs say little about your data: measure with --calibration, and measure the accuracy"
+        yield "random inputs are not your data: measure with --calibration, and measure the accuracy"

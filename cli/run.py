@@ -1,4 +1,4 @@
-"""``osa run``: arrays or pictures through an exported model."""
+"""``osa run``: run an exported model on arrays or pictures."""
 
 from __future__ import annotations
 
@@ -55,24 +55,24 @@ def run(
         bool, typer.Option("--json", help="Print one JSON object instead of text.", rich_help_panel=OUTPUT)
     ] = False,
     allow_nonfinite: Annotated[
-        bool, typer.Option("--allow-nonfinite", help="Show NaN and Inf, do not fail.", rich_help_panel=OUTPUT)
+        bool, typer.Option("--allow-nonfinite", help="Show NaN and Inf instead of failing.", rich_help_panel=OUTPUT)
     ] = False,
     device: Device = "cpu",
     allow_fallback: AllowFallback = False,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads.", show_default="as the runtime likes", rich_help_panel=WHERE)
+        int | None, typer.Option(min=1, help="Threads.", show_default="chosen by the runtime", rich_help_panel=WHERE)
     ] = None,
     check_hash: Annotated[
         bool, typer.Option("--check-hash/--no-check-hash", help="Refuse changed files.", rich_help_panel=WHERE)
     ] = True,
 ) -> None:
-    """Run an exported model on arrays or pictures, and show what it says.
+    """Run an exported model on arrays or pictures, and show its outputs.
 
-    A picture is turned grey or RGB as the model wants, resized, and standardised as in training, which the artifact of
-    a model that `osa train` made knows. Otherwise say --mean and --std, for pixels of 0…1; without them the picture's
-    own are taken, and the output says so. Light on dark stays light on dark.
+    A picture is converted to grey or RGB, resized, and standardised as in training, which the artifact of
+    a model from `osa train` records. Otherwise use --mean and --std, for pixels of 0…1; without them the picture's
+    own are used, and a note says so. Colours are not inverted.
 
-    A sequence model without a mask gets one that says that every token is real.
+    If a sequence model's mask is left out, every token counts as real.
 
     [bold]Examples[/bold]
 

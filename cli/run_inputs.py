@@ -1,4 +1,4 @@
-"""The ``--input`` values of `osa run`: arrays and pictures, and which input each is meant for."""
+"""The ``--input`` values of `osa run`: arrays and pictures, assigned to the model's inputs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Array = NDArray[Any]
 def read_inputs(
     values: Sequence[str], interface: Interface, pixels: PixelOptions
 ) -> tuple[dict[str, Array], list[str]]:
-    """The arrays by input name, and notes on what was done to them."""
+    """The arrays by input name, and notes on their conversion."""
     specs = interface.inputs
     feeds: dict[str, Array] = {}
     notes: list[str] = []
@@ -91,7 +91,7 @@ def _arrays(name: str | None, path: Path, interface: Interface) -> dict[str, Arr
 def _add(feeds: dict[str, Array], new: Mapping[str, Array], value: str) -> None:
     twice = sorted(set(feeds) & set(new))
     if twice:
-        raise InputError(f"--input {value} gives {', '.join(twice)} a second time; give each input once.")
+        raise InputError(f"--input {value} repeats {', '.join(twice)}; pass each input once.")
     feeds.update(new)
 
 
@@ -156,7 +156,7 @@ def _standard(
         trained = options.manifest.interface.pixels.get(name) if options.manifest else None
         if trained is not None:
             return trained, "as in training"
-        # A picture of one colour has no spread; dividing by its zero would make NaN of it.
+        # A picture of one colour has a deviation of zero; dividing by it would return NaN.
         own = Standardisation((float(pixels.mean()),), (float(pixels.std()) or 1.0,), UNIT)
         return own, "the picture's own mean and deviation: the model has no record of its training data"
     means, deviations = _per_channel("--mean", mean, channels), _per_channel("--std", std, channels)
@@ -168,7 +168,7 @@ def _standard(
 
 
 def _per_channel(flag: str, text: str, channels: int) -> tuple[float, ...]:
-    """One number, which serves all channels, or one for each."""
+    """One number for all channels, or one for each."""
     try:
         numbers = [float(part) for part in text.split(",")]
     except ValueError:

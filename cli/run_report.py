@@ -1,4 +1,4 @@
-"""What ``osa run`` shows of the outputs, and the file it writes them to."""
+"""The outputs as ``osa run`` shows them, and the file it writes them to."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class RunReport:
 def best_classes(logits: Array, top: int) -> list[dict[str, Any]]:
     """The likeliest classes with their softmax probabilities, best first; equal ones by their number."""
     values = logits.astype(np.float64)
-    with np.errstate(invalid="ignore"):  # of Inf comes NaN, which is shown
+    with np.errstate(invalid="ignore"):  # Inf becomes NaN, which is shown
         exponentials = np.exp(values - values.max())
         probabilities = exponentials / exponentials.sum()
     order = np.argsort(-values, kind="stable")[:top]
@@ -118,7 +118,7 @@ def summary(array: Array) -> dict[str, Any]:
 
 
 def _number(value: Any) -> float | None:
-    """JSON has no NaN and no infinity."""
+    """A number for JSON, which has neither NaN nor infinity."""
     return float(value) if np.isfinite(value) else None
 
 

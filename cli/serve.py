@@ -23,24 +23,24 @@ ADDRESS, MODELS, BATCHING, SAFETY = "Address", "Models", "Batching", "Safety and
 
 def serve(
     artifacts: Annotated[
-        list[Path] | None, typer.Argument(help="Exported ONNX folders; each is served under its name.")
+        list[Path] | None, typer.Argument(help="Exported ONNX folders; each is served under its folder's name.")
     ] = None,
     repository: Annotated[
         Path | None,
         typer.Option(help="A folder of models: DIR/NAME/ or DIR/NAME/VERSION/.", rich_help_panel=MODELS),
     ] = None,
     versions: Annotated[
-        int, typer.Option(min=1, help="How many of the newest versions to serve.", rich_help_panel=MODELS)
+        int, typer.Option(min=1, help="Number of the newest versions to serve.", rich_help_panel=MODELS)
     ] = 1,
     watch: Annotated[
         float | None,
-        typer.Option(min=0.1, help="Look for new versions every so many seconds.", rich_help_panel=MODELS),
+        typer.Option(min=0.1, help="Check for new versions at this interval in seconds.", rich_help_panel=MODELS),
     ] = None,
     require_certificate: Annotated[
         bool,
         typer.Option(
             "--require-certificate",
-            help="Serve only models whose certificate.json is a PASS for these very files.",
+            help="Serve only models whose certificate.json is a PASS for exactly these files.",
             rich_help_panel=MODELS,
         ),
     ] = False,
@@ -53,10 +53,16 @@ def serve(
     ] = None,
     host: Annotated[str, typer.Option(help="The address to listen on.", rich_help_panel=ADDRESS)] = "127.0.0.1",
     http_port: Annotated[
-        int, typer.Option(min=-1, max=65535, help="REST; 0 takes a free port, -1 none.", rich_help_panel=ADDRESS)
+        int,
+        typer.Option(
+            min=-1, max=65535, help="Port for REST; 0 chooses a free port, -1 disables it.", rich_help_panel=ADDRESS
+        ),
     ] = 8000,
     grpc_port: Annotated[
-        int, typer.Option(min=-1, max=65535, help="gRPC; 0 takes a free port, -1 none.", rich_help_panel=ADDRESS)
+        int,
+        typer.Option(
+            min=-1, max=65535, help="Port for gRPC; 0 chooses a free port, -1 disables it.", rich_help_panel=ADDRESS
+        ),
     ] = 8001,
     workers: Annotated[
         int, typer.Option(min=1, max=256, help="Processes that share the ports, for more cores.", rich_help_panel=WHERE)
@@ -67,31 +73,39 @@ def serve(
         int | None,
         typer.Option(min=1, help="Threads per model.", show_default="all cores but one", rich_help_panel=WHERE),
     ] = None,
-    max_batch: Annotated[int, typer.Option(min=1, help="Rows per run at most.", rich_help_panel=BATCHING)] = 32,
+    max_batch: Annotated[
+        int, typer.Option(min=1, help="Largest number of rows per run.", rich_help_panel=BATCHING)
+    ] = 32,
     max_delay_ms: Annotated[
-        float, typer.Option(min=0, help="Wait so long for a fuller batch.", rich_help_panel=BATCHING)
+        float, typer.Option(min=0, help="Milliseconds to wait for a larger batch.", rich_help_panel=BATCHING)
     ] = 0.0,
     max_queue: Annotated[
-        int, typer.Option(min=1, help="Requests that may wait; more get 503.", rich_help_panel=BATCHING)
+        int,
+        typer.Option(min=1, help="Largest number of waiting requests; further ones get 503.", rich_help_panel=BATCHING),
     ] = 512,
     timeout: Annotated[
-        float, typer.Option(min=0.001, help="Seconds that a request may take.", rich_help_panel=BATCHING)
+        float, typer.Option(min=0.001, help="Longest time of a request in seconds.", rich_help_panel=BATCHING)
     ] = 30.0,
     drain: Annotated[
-        float, typer.Option(min=0, help="Seconds to finish after SIGTERM.", rich_help_panel=BATCHING)
+        float, typer.Option(min=0, help="Seconds to finish requests after SIGTERM.", rich_help_panel=BATCHING)
     ] = 30.0,
     max_body_mb: Annotated[
-        float, typer.Option(min=0.001, max=1e6, help="Megabytes per request.", rich_help_panel=SAFETY)
+        float, typer.Option(min=0.001, max=1e6, help="Largest request in megabytes.", rich_help_panel=SAFETY)
     ] = 64.0,
     max_tensor_mb: Annotated[
-        float, typer.Option(min=0.001, max=1e6, help="Megabytes per tensor.", rich_help_panel=SAFETY)
+        float, typer.Option(min=0.001, max=1e6, help="Largest tensor in megabytes.", rich_help_panel=SAFETY)
     ] = 64.0,
     max_connections: Annotated[
-        int, typer.Option(min=1, help="Open at once, REST and gRPC; more get 503.", rich_help_panel=SAFETY)
+        int,
+        typer.Option(
+            min=1,
+            help="Largest number of open connections, REST and gRPC; further ones get 503.",
+            rich_help_panel=SAFETY,
+        ),
     ] = 512,
     token_file: Annotated[
         Path | None,
-        typer.Option(help="Ask for the bearer token in this file; or set OSA_SERVE_TOKEN.", rich_help_panel=SAFETY),
+        typer.Option(help="Require the bearer token in this file; or set OSA_SERVE_TOKEN.", rich_help_panel=SAFETY),
     ] = None,
     tls_certificate: Annotated[
         Path | None, typer.Option(help="A certificate chain (PEM), for TLS.", rich_help_panel=SAFETY)
@@ -102,10 +116,10 @@ def serve(
         bool, typer.Option("--log-requests", help="Log every inference, too.", rich_help_panel=WHERE)
     ] = False,
 ) -> None:
-    """Serve exported models over the Open Inference Protocol (KServe V2): REST, gRPC, and a page for people.
+    """Serve exported models over the Open Inference Protocol (KServe V2): REST, gRPC, and a web page.
 
-    Requests that come while the model is busy are run together. Without --token-file everyone who reaches the
-    address may ask; it is this machine alone by default. SIGTERM finishes what was taken and exits with 0.
+    Requests that arrive while the model is busy are run together. Without --token-file every client that reaches the
+    address is served; by default that is this machine only. SIGTERM finishes accepted requests and exits with 0.
 
     [bold]Examples[/bold]
 
@@ -113,7 +127,7 @@ def serve(
 
     [cyan]osa serve digits-onnx --workers 4[/cyan]           four processes on one port
 
-    [cyan]osa serve --repository models --watch 5[/cyan]     new versions are taken up as they come
+    [cyan]osa serve --repository models --watch 5[/cyan]     loads new versions as they appear
 
     [cyan]osa serve digits-onnx --host 0.0.0.0 --token-file token[/cyan]
     """
@@ -152,8 +166,10 @@ GRPC_PACKAGES = ("grpc", "grpc_health", "grpc_reflection", "tritonclient.grpc")
 
 
 def run_server(settings: ServerSettings, log_level: str, log_requests: bool) -> None:
-    """Serve until a signal; errors on the way up are raised."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its lines are no JSON, and peers can cause as many as they like
+    """Serve until a signal; errors during start-up are raised."""
+    os.environ.setdefault(
+        "GRPC_VERBOSITY", "NONE"
+    )  # its lines are not JSON, and clients could cause any number of them
     check_packages(grpc=settings.grpc_port is not None)
     from osa_runtime.serving.logs import LEVELS, Log
     from osa_runtime.serving.operations.server import Server, run_loop
@@ -197,7 +213,7 @@ def show_addresses(server: Server) -> None:
 
 
 def show_calls(engine: Engine, origin: str) -> None:
-    """Print calls of the first model; the page has the same for all of them."""
+    """Print example calls of the first model; the page shows them for every model."""
     from osa_runtime.serving.protocol.example_calls import example_calls
 
     for model in engine.repository.served()[:1]:

@@ -1,4 +1,4 @@
-"""``osa train``: a data set in, a checkpoint with its figures and learning curve out."""
+"""``osa train``: train on a data set; write a checkpoint, its figures and its learning curve."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def train(
     out: Annotated[
         Path,
         typer.Option(
-            "--out", "-o", help="Folder for the results; a killed run continues there.", rich_help_panel=FILES
+            "--out", "-o", help="Folder for the results; an interrupted run is resumed there.", rich_help_panel=FILES
         ),
     ],
     dataset: Annotated[
@@ -77,7 +77,7 @@ def train(
 ) -> None:
     """Train an image classifier, by default with orthogonal attention and without skip connections and normalisation.
 
-    Killed at any moment, the same command continues after the last finished epoch and ends with the same weights.
+    If the run is killed, the same command resumes after the last finished epoch and ends with the same weights.
     Writes checkpoint/, metrics.json and curve.png into --out.
 
     [bold]Examples[/bold]

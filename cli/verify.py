@@ -1,4 +1,4 @@
-"""``osa verify``: is the exported model the trained one?"""
+"""``osa verify``: check that an exported model is the trained one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from osa_runtime.cli.options import WHERE, AllowFallback, Device
 
-WHAT, JUDGE, FILES = "What is compared", "How it is judged", "Files"
+WHAT, JUDGE, FILES = "Inputs", "Judgement", "Files"
 
 
 def verify(
@@ -27,7 +27,7 @@ def verify(
     factory: Annotated[
         str | None,
         typer.Option(
-            help="In place of --against, for a model of your own: package.module:function, as for `osa export`.",
+            help="Instead of --against, for a model of your own: package.module:function, as for `osa export`.",
             rich_help_panel=WHAT,
         ),
     ] = None,
@@ -43,7 +43,7 @@ def verify(
         str | None,
         typer.Option(
             "--tokens",
-            help="Lengths, for models of sequences.",
+            help="Sequence lengths, for sequence models.",
             show_default="a grid from 1 to the longest",
             rich_help_panel=WHAT,
         ),
@@ -51,29 +51,30 @@ def verify(
     evaluate: Annotated[
         str | None,
         typer.Option(
-            help="Measure the accuracy on this data, too, as `osa evaluate` does, and put it into the certificate.",
+            help="Also measure the accuracy on this data, as `osa evaluate` does, and record it in the certificate.",
             rich_help_panel=WHAT,
         ),
     ] = None,
     data: Annotated[
         str | None,
         typer.Option(
-            help="Real images beside the others: digits, mnist, fashion-mnist, or an .npz.", rich_help_panel=WHAT
+            help="Real images in addition to the others: digits, mnist, fashion-mnist, or an .npz.",
+            rich_help_panel=WHAT,
         ),
     ] = None,
     calibration: Annotated[
         Path | None,
         typer.Option(
-            help="The .npz that the ranges of a static quantisation come from: they are measured again.",
+            help="The .npz with the examples of a static quantisation: its ranges are measured again.",
             exists=True,
             dir_okay=False,
             rich_help_panel=WHAT,
         ),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Leave out the grid of sizes and magnitudes.", rich_help_panel=WHAT)
+        bool, typer.Option("--quick", help="Skip the grid of sizes and magnitudes.", rich_help_panel=WHAT)
     ] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Of the random inputs.", rich_help_panel=WHAT)] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random inputs.", rich_help_panel=WHAT)] = 0,
     rtol: Annotated[
         float | None,
         typer.Option(
@@ -85,18 +86,18 @@ def verify(
     ] = None,
     atol: Annotated[
         float | None,
-        typer.Option(min=0.0, help="Allowed beside --rtol; recorded.", show_default="0", rich_help_panel=JUDGE),
+        typer.Option(min=0.0, help="Allowed in addition to --rtol; recorded.", show_default="0", rich_help_panel=JUDGE),
     ] = None,
     bisect: Annotated[
         Path | None,
         typer.Option(
             "--bisect",
-            help="When it fails: find the first part that is wrong, and write what reproduces it to this folder.",
+            help="On failure: find the first part that is wrong, and write files that reproduce it to this folder.",
             rich_help_panel=JUDGE,
         ),
     ] = None,
     report: Annotated[
-        Path | None, typer.Option(help="Write the certificate, JSON, here.", rich_help_panel=FILES)
+        Path | None, typer.Option(help="Write the certificate to this .json.", rich_help_panel=FILES)
     ] = None,
     certify: Annotated[
         bool,
@@ -106,7 +107,9 @@ def verify(
         Path | None,
         typer.Option(help="With --certify: sign a PASS with this private Ed25519 key (PEM).", rich_help_panel=FILES),
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="Write a page with plots here.", rich_help_panel=FILES)] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write a page with plots to this .html.", rich_help_panel=FILES)
+    ] = None,
     save_inputs: Annotated[
         Path | None, typer.Option(help="Write the inputs of all cases to this .npz.", rich_help_panel=FILES)
     ] = None,
@@ -130,15 +133,15 @@ def verify(
         int | None, typer.Option(min=1, help="Threads.", show_default="by size", rich_help_panel=WHERE)
     ] = None,
 ) -> None:
-    """Prove that an exported model gives what the trained one gives, and that its attention is orthogonal.
+    """Check that an exported model returns what the trained one returns, and that its attention is orthogonal.
 
     The artifact, eager PyTorch in the same precision and eager in float64 answer the same inputs: batch sizes and
     lengths on a grid; random, constant, padded in all ways, every id, magnitudes up to and beyond the range, pixels,
-    NaN, and with queries and keys that almost cancel. Then every part of the
+    NaN, and with queries and keys that almost cancel. Then each part of the
     model is fed alone, and in every attention layer and head ‖AᵀA − I‖, ‖Av‖/‖v‖ and the distance from exp(S)·V are
-    measured. Without --against only the last part runs: it needs no reference.
+    measured. Without --against only the last check runs: it does not need a reference.
 
-    It leaves with 0 when all agrees, with 1 when anything does not.
+    Exits with 0 when everything agrees and with 1 when anything does not.
 
     [bold]Examples[/bold]
 

@@ -23,7 +23,7 @@ import typer
 
 @dataclass(frozen=True)
 class Files:
-    """Where results go. ``folder`` is the artifact that gets a certificate of its own."""
+    """Destinations of the results. ``folder`` is the artifact that gets a certificate of its own."""
 
     report: Path | None = None
     html: Path | None = None
@@ -32,7 +32,7 @@ class Files:
     folder: Path | None = None
 
     def check(self) -> None:
-        """Before the long work: a name that will not do, or a place where nothing can be written."""
+        """Refuse names that are not valid and paths that cannot be written, before the long work."""
         from osa_runtime.atomic import check_writable
         from osa_runtime.parity.certificate import CERTIFICATE_FILE
 
@@ -52,7 +52,7 @@ class Files:
             if other != flag:
                 raise InputError(f"{other} and {flag} are both {path}; expected two names.")
         if self.folder is not None and not self.folder.is_dir():
-            raise InputError(f"--certify writes into an exported folder, but {self.folder} is none; use --report.")
+            raise InputError(f"--certify writes into an exported folder, but {self.folder} is not one; use --report.")
         if self.folder is not None:
             check_writable(self.folder / CERTIFICATE_FILE)
         if self.html is not None:
@@ -93,7 +93,7 @@ def options_of(
     where: tuple[str, int | None, bool],
     more: tuple[str | None, bool, Path | None] = (None, False, None),
 ) -> VerifyOptions:
-    from osa_runtime.runtime.device import Where
+    from osa_runtime.runtime.device import DeviceOptions
     from osa_runtime.verification.cases import read_cases, read_outputs
     from osa_runtime.verification.options import VerifyOptions
     from osa_runtime.verification.subject import Subject
@@ -107,10 +107,10 @@ def options_of(
     for flag, value in (("--rtol", rtol), ("--atol", atol)):
         if value is not None and not math.isfinite(value):
             raise InputError(f"{flag} is {value}, expected a finite number of 0 or more.")
-    at = Where(*where)
+    at = DeviceOptions(*where)
     cases, expected = None, None
     if inputs is not None:
-        subject = Subject.open(artifact, Where())
+        subject = Subject.open(artifact, DeviceOptions())
         with subject.session:
             cases = read_cases(inputs, subject.session)
             expected = read_outputs(outputs, subject.session) if outputs is not None else None
@@ -131,7 +131,7 @@ def options_of(
 
 
 def check_data(data: str | None) -> None:
-    """Before the work: data that cannot be read."""
+    """Refuse data that cannot be read, before any work is done."""
     if data is not None:
         from osa_runtime.evaluation.samples import read_samples
 
@@ -139,7 +139,7 @@ def check_data(data: str | None) -> None:
 
 
 def evaluated(run: Run, artifact: Path, data: str | None, against: Path | None, progress: Callable[[str], None]) -> Run:
-    """With the accuracy; what is known to be wrong is not measured."""
+    """The certificate with the accuracy, which is not measured for a model that failed."""
     if data is None or run.certificate.failed:
         return run
     from osa_runtime.evaluation import evaluate
@@ -150,7 +150,7 @@ def evaluated(run: Run, artifact: Path, data: str | None, against: Path | None, 
 
 @dataclass(frozen=True)
 class Signer:
-    """Signs what passed, and nothing else."""
+    """Signs certificates that are a PASS, and no others."""
 
     key: Any = None
 
@@ -164,10 +164,12 @@ class Signer:
         if not certify:
             raise InputError("--sign signs the certificate that --certify writes; give both.")
         if not known:
-            raise InputError("--sign signs a PASS, and without a reference there is none; give --against.")
+            raise InputError("--sign signs a PASS, which needs a reference; add --against.")
         reason = settings_objection(options.describe())
         if reason is not None:
-            raise InputError(f"--sign signs only what `osa serve --require-certificate` takes, but {reason}.")
+            raise InputError(
+                f"--sign signs only certificates that `osa serve --require-certificate` accepts, but {reason}."
+            )
         return cls(read_private_key(path))
 
     def signed(self, run: Run) -> Run:

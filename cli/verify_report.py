@@ -1,4 +1,4 @@
-"""What ``osa verify`` and ``osa compare`` show: progress, tables, the verdict."""
+"""The output of ``osa verify`` and ``osa compare``: progress, tables, the verdict."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class VerifyReport:
 
     @contextlib.contextmanager
     def working(self) -> Iterator[Callable[[str], None]]:
-        """A line that says what is going on, on stderr, where that is a terminal."""
+        """A line with the current step on stderr, when that is a terminal."""
         console = Console(stderr=True, highlight=False)
         if not console.is_terminal:
             yield lambda _: None
@@ -57,7 +57,7 @@ class VerifyReport:
 
         reason = objection(certificate) if files.folder is not None and not certificate.failed else None
         if reason is not None:
-            said = f"`osa serve --require-certificate` does not take this certificate: {_plain(reason)}"
+            said = f"`osa serve --require-certificate` does not accept this certificate: {_plain(reason)}"
             self._console.print(f"[yellow]note[/yellow]: {said}", soft_wrap=True)
 
     def _cases(self, certificate: Certificate) -> None:
@@ -77,7 +77,7 @@ class VerifyReport:
             self._console.print(f"further from float64: the artifact in {mine} cases, eager in {theirs}")
 
     def _remarks(self, certificate: Certificate) -> None:
-        """Why a case beyond its limit, or without digits, is not a failure; the failures come at the end."""
+        """Explain why a case beyond its limit, or without digits, is not a failure; failures come at the end."""
         rows = [(case, output) for case in certificate.cases for output in case.outputs]
         said = [
             f"{_name(case)}: {_plain(output.remark)}"
@@ -128,7 +128,7 @@ class VerifyReport:
 
 
 def _case_table(certificate: Certificate) -> Table:
-    """One row for each kind of input and output: of its cases the one that is worst off, with its sizes."""
+    """One row for each kind of input and output: its worst case, with the sizes."""
     other = "reference" if certificate.kind == "compare" else "eager"
     three = any(output.artifact for case in certificate.cases for output in case.outputs)
     title = "distance from float64, and from each other" if three else "distance"

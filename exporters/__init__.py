@@ -1,10 +1,10 @@
-"""Exporters: trained models out of the notebook, as ONNX with custom functions, TorchScript and torch.export.
+"""Exporters of trained models: ONNX with custom functions, TorchScript and torch.export.
 
     from osa_runtime.exporters import export
     artifact = export(module, (example,), "out", dynamic_shapes={"x": {0: "batch"}})
 
-For people who build graphs by hand, ``build_functions`` gives the ``ai.osa`` function definitions.
-Members are imported when they are first used: inspecting an artifact needs onnx, and not torch.
+``build_functions`` returns the ``ai.osa`` function definitions, for graphs that are built by hand.
+Members are imported when they are first used: inspecting an artifact needs onnx, but not torch.
 """
 
 from __future__ import annotations

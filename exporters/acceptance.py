@@ -1,4 +1,4 @@
-"""What an artifact must pass before it gets its name: the judgement of verification, on its example and other sizes."""
+"""The check that an artifact must pass before it gets its name: its answers on the example and at other sizes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Axis = tuple[str, int] | None
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written: how it runs, and what its manifest will say."""
+    """A written model: how to run it, and what its manifest will record."""
 
     run: Run
     format: str
@@ -52,7 +52,7 @@ def check_answers(
 ) -> None:
     """Judge the example, then each dynamic axis at sizes that the capture has not seen.
 
-    An axis that became static fails here and is named. ``module`` is the one that was given, in the exported type:
+    An axis that became static fails here and is named. ``module`` is the caller's, in the exported type:
     eager PyTorch, and in float64 the oracle; eager alone where it does not run in float64. ``batch`` is the axis of
     rows that are judged one by one.
     """
@@ -81,7 +81,7 @@ class _Acceptance:
             for result in self._judge(inputs, actual, expected):
                 if result.verdict == "fail":
                     raise self._differs(result, actual, axis)
-                # At another size it is the size that is tried; digits are a matter of the example.
+                # At another size only the size is tested; digits are tested on the example.
                 if result.verdict == "undecided" and axis is None:
                     raise self._no_digits(result, inputs)
 
@@ -141,12 +141,14 @@ def _at(axis: Axis) -> str:
 
 def _not_finite(examples: Examples, axis: Axis) -> InputError:
     if axis is not None:
-        return examples.beyond(axis, "gives NaN or Inf")
-    return InputError("The module itself gives NaN or Inf on the example inputs; give an example that it can answer.")
+        return examples.beyond(axis, "returns NaN or Inf")
+    return InputError(
+        "The module itself returns NaN or Inf on the example inputs; pass an example with a finite answer."
+    )
 
 
 def _too_few(actual: Array, evaluation: ExponentialMethod) -> str:
-    """A graph cannot raise an error where a fixed number of squarings does not suffice: it returns NaN."""
+    """A hint for NaN: a graph cannot raise an error where a fixed number of squarings does not suffice."""
     if not evaluation.is_fixed or np.isfinite(actual).all():
         return ""
     return f" It has a fixed number of squarings ({evaluation.squarings}): use more, or squarings='auto'."
@@ -188,7 +190,7 @@ def eager_runner(module: nn.Module) -> Run:
 
 
 def artifact_runner(path: Path) -> Run:
-    """In the runtime of its format; an ONNX file in onnx's own evaluator where ONNX Runtime is not installed."""
+    """The artifact in the runtime of its format; without ONNX Runtime, an ONNX file runs in onnx's own evaluator."""
     if path.suffix == ".onnx" and importlib.util.find_spec("onnxruntime") is None:
         from onnx.reference import ReferenceEvaluator
 

@@ -13,11 +13,11 @@ from osa_runtime.errors import ExportError, OsaError
 
 
 @contextlib.contextmanager
-def blame(module: nn.Module, retrace: Callable[[], torch.export.ExportedProgram]) -> Iterator[None]:
-    """Turn an error of the capture inside into ours, with the layer's name.
+def errors_naming_layers(module: nn.Module, retrace: Callable[[], torch.export.ExportedProgram]) -> Iterator[None]:
+    """Turn an error of the capture into an ExportError with the layer's name.
 
-    While torch traces, the layer is the one that was entered and not left. When a traced node cannot be translated,
-    it is the layer of that node, for which ``retrace`` gives the program again.
+    While torch traces, it is the layer that was entered and not left. When a traced node cannot be translated,
+    it is the layer of that node, which ``retrace`` finds by capturing the program again.
     """
     entered: list[str] = []
     handles = [_watch(layer, path, entered) for path, layer in module.named_modules() if path]
@@ -54,7 +54,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def reason(error: BaseException) -> str:
-    """The first paragraph, up to the first source file; what follows is torch's advice to its own developers."""
+    """The first paragraph, up to the first source file; the rest is torch's advice to its own developers."""
     text = re.split(r"\n\n|:?\s*\n\s*File \"", re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip())[0]
     return f"{' '.join(text.split())[:400]} ({type(error).__name__})"
 
@@ -65,7 +65,7 @@ def _translated_layer(causes: list[BaseException], retrace: Callable[[], torch.e
         return None
     try:
         nodes = retrace().graph.nodes
-    except Exception:  # noqa: BLE001 - the first error is the one to report, whatever a second look runs into
+    except Exception:  # noqa: BLE001 - the first error is the one to report, whatever happens in the second capture
         return None
     stacks = [list(node.meta.get("nn_module_stack", {}).values()) for node in nodes if node.name == name]
     return str(stacks[0][-1][0]) if stacks and stacks[0] else None

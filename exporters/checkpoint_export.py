@@ -1,4 +1,4 @@
-"""Export a checkpoint of ours: the models know their own inputs and axes."""
+"""Export one of our checkpoints: the models describe their own inputs and axes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def export_checkpoint(
 
 
 def check_checkpoint(checkpoint: str | Path, out: str | Path, pixels: str = "float32") -> None:
-    """What can be refused before any weights are read."""
+    """Refuse before any weights are read what can be refused by then."""
     where = checkpoint_folder(checkpoint)
     model_class, _ = read_description(where)
     if pixels not in ("float32", "uint8"):
@@ -72,12 +72,12 @@ def check_checkpoint(checkpoint: str | Path, out: str | Path, pixels: str = "flo
             "model again, with save_checkpoint(model, folder, standardisation=Standardisation(mean, std, pixels))."
         )
     if not (where / WEIGHTS_FILE).is_file():
-        raise CheckpointError(f"{where / WEIGHTS_FILE} does not exist; copy it beside {CONFIG_FILE}.")
+        raise CheckpointError(f"{where / WEIGHTS_FILE} does not exist; copy it next to {CONFIG_FILE}.")
     check_apart(out, where)
 
 
 def load_model(checkpoint: str | Path, pixels: str = "float32") -> SkiplessViT | SkiplessEncoder:
-    """The model, taking pixels of this type where they are images."""
+    """The model, with images as pixels of this type."""
     model, found = load_checkpoint(checkpoint), read_standardisation(checkpoint_folder(checkpoint))
     if pixels == "uint8" and isinstance(model, SkiplessViT) and found is not None:
         model.take_bytes(found.of_bytes)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from osa_runtime.errors import InputError
-from osa_runtime.exporters.capturing import blame
+from osa_runtime.exporters.capturing import errors_naming_layers
 from osa_runtime.ops.interception import intercept
 from osa_runtime.steps import quiet
 
@@ -24,7 +24,7 @@ EXPECTED = (
 
 
 def spelled_out(module: nn.Module, args: Sequence[Any], shapes: Any) -> Any:
-    """torch.export's ShapesCollection and AdditionalInputs know tensors by identity: before any of them is copied."""
+    """Resolve ShapesCollection and AdditionalInputs, which know tensors by identity, before any tensor is copied."""
     if not isinstance(shapes, (torch.export.ShapesCollection, torch.export.AdditionalInputs)):
         return shapes
     try:
@@ -34,11 +34,11 @@ def spelled_out(module: nn.Module, args: Sequence[Any], shapes: Any) -> Any:
 
 
 def read_shapes(module: nn.Module, names: Sequence[str], args: Sequence[Tensor], shapes: Any) -> Axes:
-    """The dynamic axes of each input: torch.export.Dim for what has a name, Dim.AUTO and Dim.DYNAMIC as they are."""
+    """The dynamic axes of each input: torch.export.Dim for named axes, Dim.AUTO and Dim.DYNAMIC as they are."""
     by_input = _by_input(module, names, shapes)
     known: dict[str, Any] = {}
     read = [_axes(name, x, spec, known) for name, x, spec in zip(names, args, by_input, strict=True)]
-    # By name once more: only the last mention of a dimension may have brought its range.
+    # By name once more: only the last mention of a dimension may have its range.
     found = tuple(
         {i: dim if isinstance(dim, HINT) else known[dim.__name__] for i, dim in axes.items()} for axes in read
     )
@@ -48,7 +48,7 @@ def read_shapes(module: nn.Module, names: Sequence[str], args: Sequence[Tensor],
 
 
 def as_torch_takes(module: nn.Module, axes: Axes) -> tuple[Any, ...]:
-    """One entry for each parameter of forward, which for ``*inputs`` holds those of all of them."""
+    """One entry for each parameter of forward; that of ``*inputs`` holds all of them."""
     parameters = inspect.signature(module.forward).parameters.values()
     single = next((i for i, p in enumerate(parameters) if p.kind is p.VAR_POSITIONAL), len(axes))
     return axes if single >= len(axes) else (*axes[:single], axes[single:])
@@ -66,14 +66,14 @@ def _by_input(module: nn.Module, names: Sequence[str], shapes: Any) -> Sequence[
     if not isinstance(shapes, (tuple, list)):
         raise InputError(f"dynamic_shapes={shapes!r}: {EXPECTED}.")
     if len(shapes) == 1 and len(names) > 1 and isinstance(shapes[0], (tuple, list)):
-        shapes = shapes[0]  # of forward(*inputs), for which torch.export takes one entry with all in it
+        shapes = shapes[0]  # of forward(*inputs), for which torch.export takes one entry that holds all of them
     if len(shapes) not in (0, len(names)):
         raise InputError(f"dynamic_shapes has {len(shapes)} entries for the {len(names)} inputs {list(names)}.")
     return shapes or [None] * len(names)
 
 
 def _by_name(module: nn.Module, names: Sequence[str], shapes: Mapping[Any, Any]) -> Sequence[Any]:
-    """By the names of the inputs, or, as in torch.export, by those of the parameters of forward."""
+    """The shapes by input name; as in torch.export, the names may also be those of forward's parameters."""
     if len(names) == 1 and shapes and all(type(key) is int for key in shapes):
         return [shapes]
     parameters = list(inspect.signature(module.forward).parameters.values())
@@ -109,7 +109,7 @@ def _axes(name: str, x: Tensor, spec: Any, known: dict[str, Any]) -> dict[int, A
 
 
 def _dimension(name: str, axis: int, dim: Any, size: int, known: dict[str, Any]) -> Any:
-    """None where the axis is fixed."""
+    """The dimension of an axis, None if it is fixed."""
     if dim is None or is_hint(dim, "STATIC"):
         return None
     if type(dim) is int:
@@ -124,14 +124,14 @@ def _dimension(name: str, axis: int, dim: Any, size: int, known: dict[str, Any])
         raise InputError(f"dynamic_shapes of {name} has {axis}: {dim!r}; {EXPECTED}.")
     if hasattr(dim, "root"):
         raise InputError(
-            f"dynamic_shapes of {name} derives axis {axis} from another ({dim.__name__}). An artifact has no word for "
-            "that: make the axis one of its own in the module, or fix it."
+            f"dynamic_shapes of {name} derives axis {axis} from another ({dim.__name__}). A manifest cannot record "
+            "that: make the axis independent in the module, or fix it."
         )
     return _one_range(dim, known)
 
 
 def _one_range(dim: Any, known: dict[str, Any]) -> Any:
-    """A name stands for one dimension; where only some of its mentions have a range, it holds for all."""
+    """One range for each name: where only some of its mentions have a range, it holds for all."""
     before = known.setdefault(dim.__name__, dim)
     default = torch.export.Dim(dim.__name__)
     ranges = [(d.min, d.max) for d in (before, dim, default)]
@@ -163,11 +163,11 @@ def _check_examples(name: str, x: Tensor, axes: Mapping[int, Any]) -> None:
 Place = tuple[int, int]  # an input and its axis
 Range = tuple[int, int | None]
 
-TAKEN_FOR_CONSTANTS = 2  # torch counts sizes from here on unless it is told otherwise
+TAKEN_FOR_CONSTANTS = 2  # the smallest size that torch assumes by default
 
 
 def resolve(module: nn.Module, names: Sequence[str], args: tuple[Tensor, ...], axes: Axes) -> Axes:
-    """The axes with a named torch.export.Dim in place of each hint; what became static is left out."""
+    """The axes with a named torch.export.Dim in place of each hint; axes that became static are left out."""
     if not any(isinstance(dim, HINT) for dims in axes for dim in dims.values()):
         return axes
     groups, ranges = _trace(module, names, args, axes)
@@ -187,13 +187,13 @@ def resolve(module: nn.Module, names: Sequence[str], args: tuple[Tensor, ...], a
 def _trace(
     module: nn.Module, names: Sequence[str], args: tuple[Tensor, ...], axes: Axes
 ) -> tuple[dict[str, list[Place]], dict[str, Range]]:
-    """Which axes torch gave the same symbol, and the range of each symbol."""
+    """The axes that share a symbol in torch's trace, and the range of each symbol."""
 
     def capture() -> torch.export.ExportedProgram:
         torch.compiler.reset()  # an earlier export may have left its sizes as guards
         return torch.export.export(module, args, dynamic_shapes=as_torch_takes(module, axes))
 
-    with intercept(_stand_in), torch.no_grad(), quiet(), blame(module, capture):
+    with intercept(_stand_in), torch.no_grad(), quiet(), errors_naming_layers(module, capture):
         program = capture()
     values = {node.name: node.meta.get("val") for node in program.graph.nodes}
     groups: dict[str, list[Place]] = {}
@@ -208,7 +208,7 @@ def _trace(
 
 
 def _stand_in(q: Tensor, k: Tensor, v: Tensor, scale: float | Tensor, mask: Tensor | None, *_: object) -> Tensor:
-    """It ties the sizes together that orthogonal attention ties together, without its branches and loops."""
+    """A replacement for orthogonal attention that relates the same sizes, without its branches and loops."""
     factor = scale[..., None, None] if isinstance(scale, Tensor) else scale
     weight = (factor * (q * k).sum(-1, keepdim=True)).to(v.dtype)
     return v + (weight if mask is None else weight.masked_fill(~mask[..., None], 0.0))
@@ -221,7 +221,7 @@ def _is_fixed(size: Any) -> bool:
 def _symbol(name: str, axis: int, size: Any) -> str:
     if not size.node.expr.is_Symbol:
         raise InputError(
-            f"Axis {axis} of {name} depends on another one ({size}), for which an artifact has no word; fix it."
+            f"Axis {axis} of {name} depends on another one ({size}), which a manifest cannot record; fix it."
         )
     return str(size)
 
@@ -231,7 +231,7 @@ def _range(limits: Any) -> Range:
 
 
 def _name(places: Sequence[Place], names: Sequence[str], taken: set[str]) -> str:
-    """The first axis of the first input counts rows, as everywhere in an artifact; others are called by their place."""
+    """``batch`` for the first axis of the first input, as everywhere in an artifact; others are named by position."""
     index, axis = places[0]
     name = "batch" if (0, 0) in places else f"{names[index]}_{axis}"
     while name in taken:
@@ -240,7 +240,7 @@ def _name(places: Sequence[Place], names: Sequence[str], taken: set[str]) -> str
 
 
 def _least(module: nn.Module, args: tuple[Tensor, ...], places: Sequence[Place], least: int) -> int | None:
-    """Whether the module takes a single row, which torch does not try by itself."""
+    """The smallest size: 1 if the module accepts a single row, which torch does not try by itself."""
     if least > TAKEN_FOR_CONSTANTS:
         return least
     single = list(args)
@@ -249,6 +249,6 @@ def _least(module: nn.Module, args: tuple[Tensor, ...], places: Sequence[Place],
     try:
         with torch.no_grad():
             module(*single)
-    except Exception:  # noqa: BLE001 - whatever the module does not like about it
+    except Exception:  # noqa: BLE001 - the module may raise anything
         return TAKEN_FOR_CONSTANTS
     return None

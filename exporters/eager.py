@@ -1,4 +1,4 @@
-"""Eager PyTorch as a party: the same model in the exported precision, or in float64 as the oracle."""
+"""Eager PyTorch for comparison: the same model in the exported precision, or in float64 as the oracle."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from osa_runtime.parity.sensitivity import moved
 Array = NDArray[Any]
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "fp64": torch.float64}
-DTYPES |= dict.fromkeys(("w8", "w8a8"), torch.float32)  # fewer bits in a file; what is computed with is float32
+DTYPES |= dict.fromkeys(("w8", "w8a8"), torch.float32)  # fewer bits in a file; computation is in float32
 
 
 class Eager:
-    """A module that takes and gives arrays by name. Floating-point inputs are converted to its precision."""
+    """A module that takes and returns arrays by name. Floating-point inputs are converted to its precision."""
 
     def __init__(self, module: nn.Module, inputs: Sequence[str], outputs: Sequence[str], dtype: str) -> None:
         self.module = copy.deepcopy(module).eval().requires_grad_(False).to(DTYPES[dtype])
@@ -67,7 +67,7 @@ class Eager:
             values = self._values(feeds, state)
         found = [values] if isinstance(values, Tensor) else list(values)
         if len(found) != len(self.outputs):
-            raise RunError(f"The eager model gives {len(found)} outputs, expected {', '.join(self.outputs)}.")
+            raise RunError(f"The eager model returns {len(found)} outputs, expected {', '.join(self.outputs)}.")
         return {name: value.numpy() for name, value in zip(self.outputs, found, strict=True)}
 
     def _values(self, feeds: Mapping[str, Array], state: Mapping[str, Tensor]) -> Any:
@@ -84,7 +84,7 @@ class Eager:
 
     @contextlib.contextmanager
     def attention(self) -> Iterator[None]:
-        """In float64 the exponential comes from eigenvalues, which share no code with the operator."""
+        """Attention of this precision; in float64 by eigenvalues, which share no code with the operator."""
         if self.dtype != "fp64":
             yield
             return
@@ -96,7 +96,7 @@ class Eager:
         factor = torch.as_tensor(scale, dtype=torch.float64).expand(q.shape[:-2])
         norms = spectral_norm(real_q, real_k, factor)
         self._norms.append(norms.reshape(norms.shape[0] if norms.dim() > 1 else 1, -1).amax(1).numpy())
-        # Eigenvalues exist for finite entries only; NaN and Inf make their entry NaN, as the operator does.
+        # Eigenvalues exist for finite entries only; NaN and Inf make their entry NaN, as in the operator.
         broken = ~torch.stack([x.isfinite().all(-1).all(-1) for x in (real_q, real_k, real_v)]).all(0)[..., None, None]
         clean_q, clean_k, clean_v = (x.masked_fill(broken, 0.0) for x in (q, k, v))
         exact = exact_attention(clean_q, clean_k, clean_v, scale, mask)
@@ -120,7 +120,7 @@ def oracle_of(module: nn.Module, inputs: Sequence[str], outputs: Sequence[str]) 
 
 
 def answer_of(oracle: Eager | None, feeds: Mapping[str, Array]) -> dict[str, Array] | None:
-    """What float64 says; None where the module does not run in it, as with constants of another type in its code."""
+    """The answer in float64; None if the module does not run in it, as with constants of another type in its code."""
     if oracle is None:
         return None
     try:

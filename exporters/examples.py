@@ -68,13 +68,13 @@ class Examples:
                     )
 
     def beyond(self, axis: tuple[str, int], problem: str) -> InputError:
-        """For a module that cannot answer at a size which the axis, as it was declared, may take."""
+        """The error for a module that fails at a size that its declared axis allows."""
         name, size = axis
         known = self._size(name)
         end, bound = ("smallest", "min") if size < known else ("largest", "max")
         return InputError(
             f"The module itself {problem} with the axis '{name}' at size {size}. Declare the {end} size that it "
-            f'takes, as in torch.export.Dim("{name}", {bound}={known}); or make the axis static.'
+            f'accepts, as in torch.export.Dim("{name}", {bound}={known}); or make the axis static.'
         )
 
     def _size(self, name: str) -> int:
@@ -83,7 +83,7 @@ class Examples:
 
 
 def _resized(x: Tensor, axes: list[int], size: int) -> Tensor:
-    """Repeat or cut along the axes: the values stay valid, whatever they mean."""
+    """Repeat or cut along the axes, so that the values stay valid, whatever they mean."""
     for axis in axes:
         x = x.index_select(axis, torch.arange(size) % x.shape[axis])
     return x
@@ -92,19 +92,19 @@ def _resized(x: Tensor, axes: list[int], size: int) -> Tensor:
 def spec(name: str, x: Tensor, axes: Mapping[int, str]) -> TensorSpec:
     if x.dtype not in DTYPES:
         raise ExportError(
-            f"{name} has the type {x.dtype}, which has no place in an artifact; use {', '.join(DTYPES.values())}."
+            f"{name} has the type {x.dtype}, which an artifact cannot hold; use {', '.join(DTYPES.values())}."
         )
     return TensorSpec(name, DTYPES[x.dtype], tuple(axes.get(i, size) for i, size in enumerate(x.shape)))
 
 
 def describe_examples(module: nn.Module, args: Sequence[Tensor], names: Sequence[str] | None, shapes: Any) -> Examples:
-    """Names from the signature of ``forward`` unless given; axes as torch.export takes them, or by names alone."""
+    """Examples with names from the signature of ``forward`` unless given, and axes as torch.export takes them."""
     if not args or not all(isinstance(x, Tensor) for x in args):
         raise InputError(f"Expected example inputs as a tuple of tensors, got {[type(x).__name__ for x in args]}.")
     found = tuple(names) if names is not None else _signature_names(module, len(args))
     if len(found) != len(args) or len(set(found)) != len(found):
         raise InputError(f"Expected {len(args)} distinct input names, one per example input, got {list(found)}.")
-    # torch.export takes the strides of a view for part of the interface, and refuses sizes for which they differ
+    # torch.export makes the strides of a view part of the interface, and refuses sizes for which they differ
     examples = tuple(x.contiguous() for x in args)
     axes = resolve(module, found, examples, read_shapes(module, found, examples, shapes))
     return Examples(found, examples, axes)
@@ -144,7 +144,7 @@ def positional(module: nn.Module, args: Tensor | Sequence[Tensor], kwargs: Mappi
         raise InputError(f"The example inputs do not fit the module's forward: {error}.") from error
     if bound.kwargs:
         raise InputError(
-            f"The inputs {', '.join(bound.kwargs)} cannot be given by position, as an artifact takes them: give those "
+            f"The inputs {', '.join(bound.kwargs)} cannot be passed by position, as an artifact takes them: pass those "
             "before them, too, and no keyword-only ones."
         )
     return bound.args

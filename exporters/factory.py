@@ -1,4 +1,4 @@
-"""A module of one's own: a function builds it, a file fills its weights."""
+"""The user's own module: a function builds it, a file holds its weights."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from osa_runtime.recognition import FileKind, file_kind, not_a_checkpoint
 def export_factory(
     factory: str, weights: str | Path | None, out: str | Path, *, static: bool = False, **options: Any
 ) -> Artifact:
-    """``factory`` is package.module:function, which returns the module, its example inputs and its dynamic axes."""
+    """Export what ``factory`` (package.module:function) returns: a module, its example inputs and its dynamic axes."""
     check_factory(factory, weights, out)
     built = load_factory(factory, weights)
     source: dict[str, Any] = {"factory": factory}
@@ -35,11 +35,11 @@ def export_factory(
 
 def export_built(built: Built, out: str | Path, *, static: bool = False, **options: Any) -> Artifact:
     axes = None if static else built.axes
-    return export(built.module, built.inputs, out, dynamic_shapes=axes, **(built.facts | options))
+    return export(built.module, built.inputs, out, dynamic_shapes=axes, **(built.options | options))
 
 
 def load_factory(factory: str, weights: str | Path | None) -> Built:
-    """What the factory returns, with its weights."""
+    """The result of the factory, with its weights."""
     built = build(factory)
     if weights is not None:
         _fill(built.module, Path(weights))
@@ -47,7 +47,7 @@ def load_factory(factory: str, weights: str | Path | None) -> Built:
 
 
 def check_factory(factory: str, weights: str | Path | None, out: str | Path | None = None) -> None:
-    """What can be refused before anything is built."""
+    """Refuse before anything is built what can be refused by then."""
     find(factory)
     if weights is not None:
         if not Path(weights).is_file():
@@ -88,17 +88,17 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 
 SHAPE_OF_RESULT = "(module, example_inputs, axes), as in (model, (x,), {'x': {0: 'batch'}})"
-FACTS = ("input_names", "output_names", "preprocessing", "value_ranges", "class_names")
+DESCRIBING_OPTIONS = ("input_names", "output_names", "preprocessing", "value_ranges", "class_names")
 
 
 @dataclass(frozen=True)
 class Built:
-    """What a factory returned. ``facts`` are options of ``export`` that say what inputs and outputs mean."""
+    """The result of a factory. ``options`` are those of ``export`` that describe inputs and outputs."""
 
     module: nn.Module
     inputs: tuple[Tensor, ...]
     axes: Any  # as ``export`` takes ``dynamic_shapes``
-    facts: dict[str, Any]
+    options: dict[str, Any]
 
 
 def build(factory: str) -> Built:
@@ -113,14 +113,14 @@ def build(factory: str) -> Built:
 
 
 def find(factory: str) -> None:
-    """Raise where the function cannot be found; it is not called."""
+    """Raise if the function cannot be found; it is not called."""
     with _imports_from_here():
         _find(factory)
 
 
 @contextlib.contextmanager
 def _imports_from_here() -> Iterator[None]:
-    """As `python -m` does, so that a script beside the user is found, and what it imports when it is called."""
+    """Import from the working directory, as `python -m` does, also while the function is called."""
     here = str(Path.cwd())
     sys.path.insert(0, here)
     try:
@@ -160,20 +160,22 @@ def _import(name: str, factory: str) -> object:
 def _checked(result: object, factory: str) -> Built:
     if not (isinstance(result, tuple) and len(result) in (3, 4) and isinstance(result[0], nn.Module)):
         raise ExportError(f"factory={factory!r} must return {SHAPE_OF_RESULT}, got {_kinds(result)}.")
-    module, inputs, axes, facts = (*result, {})[:4]
+    module, inputs, axes, options = (*result, {})[:4]
     examples = (inputs,) if isinstance(inputs, Tensor) else inputs
     tensors = isinstance(examples, Sequence) and bool(examples) and all(isinstance(x, Tensor) for x in examples)
     if not tensors:
         raise ExportError(f"factory={factory!r} must return {SHAPE_OF_RESULT}, got {_kinds(result)}.")
-    if not isinstance(facts, Mapping) or not set(facts) <= set(FACTS):
-        given = sorted(map(str, facts)) if isinstance(facts, Mapping) else type(facts).__name__
-        raise ExportError(f"factory={factory!r}: the fourth part may have {', '.join(FACTS)}, got {given}.")
-    return Built(module, tuple(examples), axes, dict(facts) | _pixels(facts, factory))
+    if not isinstance(options, Mapping) or not set(options) <= set(DESCRIBING_OPTIONS):
+        given = sorted(map(str, options)) if isinstance(options, Mapping) else type(options).__name__
+        raise ExportError(
+            f"factory={factory!r}: the fourth part may have {', '.join(DESCRIBING_OPTIONS)}, got {given}."
+        )
+    return Built(module, tuple(examples), axes, dict(options) | _pixels(options, factory))
 
 
-def _pixels(facts: Mapping[str, Any], factory: str) -> dict[str, Any]:
-    """Preprocessing may be given as in a manifest, without the formula, which is always the same."""
-    given = facts.get("preprocessing") or {}
+def _pixels(options: Mapping[str, Any], factory: str) -> dict[str, Any]:
+    """The preprocessing, which may be written as in a manifest, without the formula, which is always the same."""
+    given = options.get("preprocessing") or {}
     try:
         return {"preprocessing": {name: _standardisation(said) for name, said in given.items()}} if given else {}
     except (AttributeError, TypeError, ValueError) as error:

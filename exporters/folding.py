@@ -1,11 +1,11 @@
-"""A copy of the module with everything folded into its weights that can be: nothing of it costs at inference.
+"""A copy of the module with everything folded into its weights that can be, so that it costs nothing at inference.
 
 - spectral conditioning: W + λI becomes the weight;
 - the gain of the MLP's activation becomes part of its second matrix;
 - the standardisation of a ViT's pixels becomes part of the matrix and bias of its patches.
 
 α/√d stays an input of the operator, where it costs nothing. In the rows of W_Q and W_K it would round each weight anew:
-an error that all tokens share, and that S, a sum over them, gathers (three times eager's error at 1024 tokens).
+an error that all tokens share and that adds up in S, a sum over them (three times eager's error at 1024 tokens).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def prepared(module: nn.Module, settings: ExportSettings) -> nn.Module:
 
 
 def _is_plain(layer: object, kind: type[nn.Module]) -> bool:
-    """Exactly this type (a subclass, or a parametrised layer, may use its weights in another way), and no hooks."""
+    """True if the module has exactly this type and no hooks; a subclass may use its weights differently."""
     return (
         type(layer) is kind
         and not layer._forward_hooks
@@ -52,7 +52,7 @@ def _is_plain(layer: object, kind: type[nn.Module]) -> bool:
 
 
 def _is_own(part: object, kind: type[nn.Module], owners: Counter[nn.Module]) -> bool:
-    """A part that two layers share cannot take in what belongs to one of them."""
+    """True if only one layer uses this part; a shared part cannot absorb what belongs to one layer."""
     return isinstance(part, nn.Module) and _is_plain(part, kind) and owners[part] == 1
 
 
@@ -61,7 +61,7 @@ def in_type(module: nn.Module, settings: ExportSettings) -> nn.Module:
 
 
 def _fixed(weight: Tensor) -> nn.Parameter:
-    """A parameter of its own: layers that share one must not fold into it twice."""
+    """A separate parameter: layers that share one must not fold into it twice."""
     return nn.Parameter(weight, requires_grad=False)
 
 

@@ -1,4 +1,4 @@
-"""One order and one naming for what onnxscript leaves to the hash seed: the variables of If and Loop."""
+"""A fixed order and fixed names for the variables of If and Loop, which onnxscript leaves to the hash seed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import onnx
 
 
 def put_in_order(function: onnx.FunctionProto) -> None:
-    """Sort what branches and loops give by the name of the variable, and number the names as they appear."""
+    """Sort the outputs of branches and loops by the name of the variable, and number the names as they appear."""
     _sort_variables(function.node)
     _number_names(function)
 
@@ -22,7 +22,7 @@ def _sort_variables(nodes: Sequence[onnx.NodeProto]) -> None:
         bodies = [attribute.g for attribute in node.attribute if attribute.type == onnx.AttributeProto.GRAPH]
         if bodies:
             names = [_variable(name) for name in node.output]
-            assert len(set(names)) == len(names), f"{node.op_type} gives {names}: two variables of one name"
+            assert len(set(names)) == len(names), f"{node.op_type} returns {names}: two variables have the same name"
             order = sorted(range(len(names)), key=names.__getitem__)
             for sequence, lead in _parallel(node, bodies):
                 _permute(sequence, lead, order)
@@ -32,7 +32,7 @@ def _sort_variables(nodes: Sequence[onnx.NodeProto]) -> None:
 
 
 def _parallel(node: onnx.NodeProto, bodies: Sequence[onnx.GraphProto]) -> Iterator[tuple[MutableSequence[Any], int]]:
-    """All lists that go with the node's outputs, and how many entries stand before the variables in each."""
+    """All lists parallel to the node's outputs, with the number of entries before the variables in each."""
     yield node.output, 0
     if node.op_type == "Loop":
         yield node.input, 2
@@ -44,13 +44,13 @@ def _parallel(node: onnx.NodeProto, bodies: Sequence[onnx.GraphProto]) -> Iterat
 def _permute(sequence: MutableSequence[Any], lead: int, order: Sequence[int]) -> None:
     entries = list(sequence)
     assert len(entries) == lead + len(order), "scan outputs have no order of their own yet"
-    copies = copy.deepcopy(entries)  # to a message in the list itself, deleting would leave nothing
+    copies = copy.deepcopy(entries)  # deleting would empty messages that are still in the list
     del sequence[:]
     sequence.extend([*copies[:lead], *(copies[lead + i] for i in order)])
 
 
 def _sort_copies(body: onnx.GraphProto) -> None:
-    """The copies of outer values at the end of a branch come in the order of its outputs."""
+    """Put the copies of outer values at the end of a branch into the order of its outputs."""
     place = {value.name: index for index, value in enumerate(body.output)}
     tail = len(body.node)
     while tail and body.node[tail - 1].op_type == "Identity" and body.node[tail - 1].output[0] in place:

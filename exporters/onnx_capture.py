@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from osa_runtime.errors import ExportError
 from osa_runtime.exponential import ExponentialMethod
-from osa_runtime.exporters.capturing import blame
+from osa_runtime.exporters.capturing import errors_naming_layers
 from osa_runtime.exporters.examples import Examples
 from osa_runtime.exporters.functions import DOMAIN, VERSION, FunctionChoice
 from osa_runtime.exporters.settings import ExportSettings
@@ -22,7 +22,7 @@ NODE = f"{DOMAIN}::OrthogonalAttention"
 
 @dataclass
 class Calls:
-    """What the calls of ``orthogonal_attention`` in one trace asked for."""
+    """The settings of the calls of ``orthogonal_attention`` in one trace."""
 
     settings: ExportSettings
     force_mask: bool = False
@@ -54,7 +54,7 @@ class Calls:
 
 
 def _resolved_form(asked: ExponentialMethod, q: Tensor) -> str:
-    """auto becomes a form where N is fixed, and where the graph may not branch."""
+    """The form of a call: auto is resolved where N is fixed, and where the graph may not branch."""
     if asked.form != "auto":
         return asked.form
     tokens: object = q.shape[-2]  # a symbol where the axis is dynamic
@@ -64,7 +64,7 @@ def _resolved_form(asked: ExponentialMethod, q: Tensor) -> str:
 
 
 def _node(q: Tensor, k: Tensor, v: Tensor, scale: float | Tensor, mask: Tensor | None) -> Tensor:
-    """The functions are for (batch, heads, N, d); other ranks are reshaped around them."""
+    """A node for (batch, heads, N, d), which the functions expect; other ranks are reshaped."""
     factor = scale if isinstance(scale, Tensor) else torch.full((), scale, dtype=q.dtype)
     if q.dim() == 4:
         inputs = (q, k, v, factor) if mask is None else (q, k, v, factor, mask)
@@ -81,14 +81,14 @@ def capture(module: nn.Module, examples: Examples, settings: ExportSettings) -> 
     calls = Calls(settings)
     model = _trace(module, examples, calls)
     if len({choice.masked for choice in calls.choices}) == 2:
-        # One definition serves all nodes, so calls without a mask get one of all real tokens.
+        # All nodes share one definition, so calls without a mask get one in which every token is real.
         calls = Calls(settings, force_mask=True)
         model = _trace(module, examples, calls)
     return model, _common(calls.choices)
 
 
 def _common(choices: set[FunctionChoice]) -> FunctionChoice | None:
-    """One definition that serves all calls: of the forms, one that is valid wherever each of them is."""
+    """The evaluation that all calls share: of the forms, one that is valid wherever each of them is."""
     if not choices:
         return None
     _demand_one("approximant", {choice.approximant for choice in choices})
@@ -102,8 +102,8 @@ def _common(choices: set[FunctionChoice]) -> FunctionChoice | None:
 def _demand_one(name: str, values: set[str]) -> None:
     if len(values) > 1:
         raise ExportError(
-            f"The calls of orthogonal attention in the model ask for different {name}: {', '.join(sorted(values))}. "
-            f"One definition serves a whole ONNX model: make them equal with {name}=…"
+            f"The calls of orthogonal attention in the model have different {name}: {', '.join(sorted(values))}. "
+            f"An ONNX model has one definition for all calls: make them equal with {name}=…"
         )
 
 
@@ -111,7 +111,7 @@ def _trace(module: nn.Module, examples: Examples, calls: Calls) -> ir.Model:
     def program() -> torch.export.ExportedProgram:
         return torch.export.export(module, examples.tensors, dynamic_shapes=examples.shapes(module))
 
-    with intercept(calls.replacement), torch.no_grad(), quiet(), blame(module, program):
+    with intercept(calls.replacement), torch.no_grad(), quiet(), errors_naming_layers(module, program):
         captured = torch.onnx.export(
             module,
             examples.tensors,

@@ -14,7 +14,7 @@ from onnx_ir.passes.common import CommonSubexpressionEliminationPass, InlinePass
 from torch import nn
 
 from osa_runtime.errors import ExportError
-from osa_runtime.exporters.calls import manifest_entry
+from osa_runtime.exporters.attention_settings import manifest_entry
 from osa_runtime.exporters.examples import Examples
 from osa_runtime.exporters.functions import DOMAIN, VERSION, FunctionChoice, build_functions
 from osa_runtime.exporters.onnx_capture import capture
@@ -39,7 +39,7 @@ def export_onnx(
     with progress.step("capture the graph"):
         model, choice = capture(module, examples, settings)
         model.ir_version = IR_VERSION
-        # Here already: what it merges after inlining would be missing from the list of calls.
+        # Before inlining: nodes that it merges afterwards would be missing from the list of calls.
         CommonSubexpressionEliminationPass()(model)
         rename(model, outputs)
         if choice is not None and choice.counted:
@@ -59,7 +59,7 @@ def export_onnx(
 
 
 def _calls(model: ir.Model) -> tuple[AttentionCall, ...]:
-    """What each call of orthogonal attention reads and gives. Inlining keeps these names, though not the calls."""
+    """The inputs and outputs of each call of orthogonal attention. Inlining keeps these names, but not the calls."""
     return tuple(_call(node) for node in model.graph if node.domain == DOMAIN)
 
 
@@ -75,7 +75,7 @@ def _call(node: ir.Node) -> AttentionCall:
 
 
 def _name_counts(model: ir.Model) -> None:
-    """Give the number of squarings of each call a name, under which a runtime can be asked for it."""
+    """Name the number of squarings of each call, so that it can be read in a runtime."""
     for node in model.graph:
         if node.domain == DOMAIN:
             node.resize_outputs(2)
@@ -88,7 +88,7 @@ def _name_counts(model: ir.Model) -> None:
 
 
 def _with_remaining_counts(calls: tuple[AttentionCall, ...], model: ir.Model) -> tuple[AttentionCall, ...]:
-    """Inlining drops a count that nothing else in the graph depends on."""
+    """The calls without the counts that inlining dropped because nothing else depends on them."""
     present = {value.name for node in model.graph for value in node.outputs}
     return tuple(call if call.squarings in present else replace(call, squarings=None) for call in calls)
 

@@ -18,8 +18,8 @@ from osa_runtime.exponential import ExponentialMethod
 from osa_runtime.exporters.acceptance import Exported, artifact_runner, check_answers
 from osa_runtime.exporters.dynamic_axes import spelled_out
 from osa_runtime.exporters.examples import describe_examples, positional
-from osa_runtime.exporters.facts import axis_ranges, describe_outputs, squarings_named, versions
 from osa_runtime.exporters.folding import in_type, prepared
+from osa_runtime.exporters.manifest_entries import axis_ranges, describe_outputs, squarings_named, versions
 from osa_runtime.exporters.recorded import record
 from osa_runtime.exporters.roles import find_roles
 from osa_runtime.exporters.settings import DEFAULT_OPSET, ExportSettings
@@ -63,14 +63,14 @@ def export(
         dynamic_shapes: {input name: {axis: name, or a torch.export.Dim with its range}}, or any other spelling that
             torch.export takes; the rest is fixed. Dim.AUTO and Dim.DYNAMIC get names in the manifest.
         value_ranges: {input name: {"min": 0, "max": 9}}, for inputs that hold ids; goes into the manifest.
-        preprocessing: {input name: Standardisation}, what is done to pixels before the module sees them; it goes into
-            the manifest, and `osa run` and the server's page then treat pictures so.
-        class_names: of the last axis of the logits (the output of that name, or the first); goes into the manifest.
-        checked: False leaves out the comparison with eager, for who compares the artifact by other means.
-        form, approximant, squarings: for all attention layers; None leaves what the module says.
+        preprocessing: {input name: Standardisation}, the scaling of pixels before the module; it goes into
+            the manifest, and `osa run` and the server's page apply it to pictures.
+        class_names: names for the last axis of the logits (the output of that name, or the first); for the manifest.
+        checked: False skips the comparison with eager, for callers that compare the artifact by other means.
+        form, approximant, squarings: for all attention layers; None keeps the module's own.
         progress: called as (step, None) when a step starts and (step, seconds) when it is done.
 
-    The artifact is written beside ``out`` and renamed when it has passed: it must agree with eager on the example
+    The artifact is written next to ``out`` and renamed when it has passed: it must agree with eager on the example
     and with every dynamic axis at other sizes.
     """
     settings = ExportSettings(format, opset, dtype, functions, form, approximant, squarings, external_data)
@@ -90,12 +90,12 @@ def export(
         roles = find_roles(module, Interface(examples.input_specs(), outputs, ranges, values))
     names = tuple(output.name for output in outputs)
     with atomic_folder(out, replace=replace, marker=MANIFEST_FILE) as folder:
-        format_ = FORMATS[settings.format]
-        osa, attentions = format_.part("writer")(ready, examples, names, settings, folder, steps)
+        chosen = FORMATS[settings.format]
+        osa, attentions = chosen.part("writer")(ready, examples, names, settings, folder, steps)
         if checked:
             with steps.step("check the answers"):
-                path = folder / format_.file
-                # Eager is the module as it was given: a mistake in folding must show, too.
+                path = folder / chosen.file
+                # Eager is the caller's module: a mistake in folding must show, too.
                 eager = in_type(copy.deepcopy(module).eval(), settings)
                 run = artifact_runner(path)
                 evaluation = ExponentialMethod() if osa is None else osa.evaluation
@@ -127,7 +127,7 @@ def export(
 
 
 def _check_types(module: nn.Module, args: Sequence[Tensor], dtype: str) -> None:
-    """An artifact that says fp32 must not hold or expect anything wider."""
+    """Refuse wider parameters and inputs for an artifact in fp32."""
     if dtype != "fp32":
         return  # everything is converted
     wide = [name for name, parameter in module.named_parameters() if parameter.dtype == torch.float64]

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from osa_runtime.exporters.calls import traced_settings
-from osa_runtime.exporters.capturing import blame
+from osa_runtime.exporters.attention_settings import traced_settings
+from osa_runtime.exporters.capturing import errors_naming_layers
 from osa_runtime.exporters.examples import Examples
 from osa_runtime.exporters.settings import ExportSettings
 from osa_runtime.formats import FORMATS
@@ -34,11 +34,11 @@ def save_pt2(module: nn.Module, examples: Examples, path: Path, progress: Progre
     """Write a file that loads where this package is not installed."""
 
     def capture() -> torch.export.ExportedProgram:
-        # Branches are compiled on the way, and their cache would pass on the sizes of an earlier export as guards.
+        # Branches are compiled during capture, and their cache would apply the sizes of an earlier export as guards.
         torch.compiler.reset()
         return torch.export.export(module, examples.tensors, dynamic_shapes=examples.shapes(module))
 
-    with progress.step("capture the graph"), torch.no_grad(), quiet(), blame(module, capture):
+    with progress.step("capture the graph"), torch.no_grad(), quiet(), errors_naming_layers(module, capture):
         program = capture()
     with progress.step("write the model"), quiet():
         _remove_stack_traces(program.graph_module)
@@ -46,7 +46,7 @@ def save_pt2(module: nn.Module, examples: Examples, path: Path, progress: Progre
 
 
 def _remove_stack_traces(graph_module: torch.fx.GraphModule) -> None:
-    """They hold paths of this machine; branches and loop bodies have their own."""
+    """Remove stack traces, which hold paths of this machine, also from branches and loop bodies."""
     for part in graph_module.modules():
         if isinstance(part, torch.fx.GraphModule):
             for node in part.graph.nodes:

@@ -1,4 +1,4 @@
-"""What a manifest records of an export, and how to ask for the same export again."""
+"""The manifest's record of an export, and the options that repeat it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from osa_runtime.sample_inputs import usual_sizes
 
 
 def record(settings: ExportSettings, examples: Examples) -> ExportRecord:
-    """The settings as they were asked for, and the sizes of the examples."""
+    """The requested settings, and the sizes of the examples."""
     return ExportRecord(
         settings.form,
         settings.approximant,
@@ -26,7 +26,7 @@ def record(settings: ExportSettings, examples: Examples) -> ExportRecord:
 
 
 def recorded_options(manifest: Manifest) -> dict[str, Any]:
-    """The options of ``export`` that gave this artifact, or the one that it was quantised from."""
+    """The options of ``export`` that produced this artifact, or the one that it was quantised from."""
     asked = manifest.export
     return {
         "format": manifest.format,
@@ -45,7 +45,7 @@ def is_static(manifest: Manifest) -> bool:
 
 
 def recorded_examples(manifest: Manifest) -> tuple[tuple[Tensor, ...], dict[str, dict[int, Any]]]:
-    """Inputs of the sizes of the examples, which need not be the examples themselves, and their dynamic axes."""
+    """Inputs with the sizes of the examples (not necessarily their values), and their dynamic axes."""
     interface, export = manifest.interface, manifest.export
     pairs = (zip(spec.shape, export.examples.get(spec.name, ()), strict=False) for spec in interface.inputs)
     sizes = usual_sizes(interface, 2, 2) | {axis: n for pair in pairs for axis, n in pair if isinstance(axis, str)}

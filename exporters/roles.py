@@ -1,6 +1,6 @@
 """The axis of independent rows and the mask of real tokens, found by trying them on the module.
 
-The inputs are made from the interface alone, so that a second export of the same module finds the same.
+The inputs are generated from the interface alone, so that a second export of the same module has the same result.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SAME = 1e-6  # relative, in float64: rows and tokens that see each other differ 
 
 
 class _Undecided(Exception):
-    """The module does not run on made inputs, or its answers do not depend on them: names decide."""
+    """Raised when the module does not run on generated inputs, or its answers do not depend on them: names decide."""
 
 
 def find_roles(module: nn.Module, interface: Interface) -> Roles:
@@ -45,7 +45,7 @@ def find_roles(module: nn.Module, interface: Interface) -> Roles:
 
 
 def _batch(run: Run, interface: Interface) -> str | None:
-    """The leading axis, where each row alone is answered as it is among others."""
+    """The leading axis, if each row has the same answer alone as in a batch."""
     name = leading_axis(interface.inputs)
     outputs = [index for index, spec in enumerate(interface.outputs) if spec.shape[:1] == (name,)]
     if name is None or not outputs:
@@ -87,7 +87,7 @@ def _hides(run: Run, interface: Interface, mask: TensorSpec) -> bool:
     other = plain | {spec.name: _changed(plain[spec.name], interface.ids(spec.name)) for spec in masked}
 
     def matters(*, false: Any) -> bool:
-        """Whether the token changes the answers to the others; where nothing is real, they may be NaN."""
+        """True if the token changes the answers of the others; where no token is real, they may be NaN."""
         real = np.ones(plain[mask.name].shape, bool)
         real[..., false] = False
         answers = (run(feeds | {mask.name: real}) for feeds in (plain, other))
@@ -95,7 +95,7 @@ def _hides(run: Run, interface: Interface, mask: TensorSpec) -> bool:
         return any(np.isfinite(a).all() and np.isfinite(b).all() and not _same(a, b) for a, b in pairs)
 
     if matters(false=slice(None)):
-        return False  # False does not hide it: the mask is True for padding, or is none
+        return False  # False does not hide it: the mask is True for padding, or it is not a mask
     if not matters(false=[]):
         raise _Undecided
     return not matters(false=PADDED)
@@ -132,7 +132,7 @@ def _runner(module: nn.Module, interface: Interface) -> Run:
         try:
             with torch.no_grad():
                 found = precise(*(x.double() if x.is_floating_point() else x for x in tensors))
-        except Exception as error:  # a user's own module may refuse made inputs, or float64, in any way
+        except Exception as error:  # the user's module may refuse generated inputs, or float64, in any way
             raise _Undecided from error
         arrays = [found] if isinstance(found, Tensor) else list(found)
         return [x.numpy().astype(np.float64) for x in arrays]

@@ -1,7 +1,7 @@
-"""A TorchScript file whose bytes follow from the model alone.
+"""A TorchScript file whose bytes depend on the model alone.
 
 torch numbers the names of types over all that a process has compiled (``___torch_mangle_7``), writes constants in the
-order of a set, dates the entries of the archive, and stores where on this machine the source was.
+order of a set, dates the entries of the archive, and stores the paths of the source files.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def rewrite(source: Path, target: Path) -> None:
 
 
 def is_needed(name: str) -> bool:
-    """Debug records map the code back to source files; the id hashes what is rewritten here."""
+    """True for entries to keep: debug records map the code to source files, and the id hashes rewritten entries."""
     return not name.endswith((".debug_pkl", "/.data/serialization_id"))
 
 
@@ -40,7 +40,7 @@ def is_code(name: str, root: str) -> bool:
 
 
 def in_order(entries: dict[str, bytes]) -> dict[str, bytes]:
-    """Raises ValueError where a class or a function is defined twice: which one torch takes is not for us to guess."""
+    """Sort the definitions. Raise ValueError for a class or function that is defined twice: torch may use either."""
     root = next(iter(entries)).partition("/")[0]
     code = {name: content.decode() for name, content in entries.items() if is_code(name, root)}
     pickles = {name: content for name, content in entries.items() if name.endswith(".pkl")}
@@ -71,7 +71,9 @@ def in_order(entries: dict[str, bytes]) -> dict[str, bytes]:
 def _definitions(path: str, text: str) -> Iterator[tuple[str, str]]:
     module = path.partition("/code/")[2].removesuffix(".py").replace("/", ".")
     parts = DEFINITION.split(text)
-    assert not parts[0].strip(), f"{path} starts with what is no class and no function: {parts[0][:40]!r}"
+    assert not parts[0].strip(), (
+        f"{path} starts with something that is neither a class nor a function: {parts[0][:40]!r}"
+    )
     for name, body in zip(parts[1::2], parts[2::2], strict=True):
         yield f"{module}.{name}", FINAL.sub(_sorted_lines, body)
 
@@ -88,7 +90,7 @@ def _known(name: str, definitions: dict[str, str]) -> str | None:
 
 
 def _reached(pickles: Iterable[bytes], definitions: dict[str, str]) -> list[str]:
-    """The definitions as the model's objects name them, then as the code of those names others."""
+    """The definitions in the order in which the model's objects, then the code of those, refer to them."""
     stored = (f"{m[1].decode()}.{m[2].decode()}" for content in pickles for m in IN_PICKLE.finditer(content))
     order = list(dict.fromkeys(name for name in stored if name in definitions))
     for name in order:  # grows while it is read

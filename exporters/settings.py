@@ -35,7 +35,7 @@ class ExportSettings:
         if self.opset not in OPSETS:
             raise InputError(
                 f"opset={self.opset}: expected {OPSETS[0]} to {OPSETS[-1]}; "
-                f"{DEFAULT_OPSET} is read by every runtime that we know."
+                f"{DEFAULT_OPSET} is read by every known runtime."
             )
         self._check_onnx_only()
         fixed = isinstance(self.squarings, int) and not isinstance(self.squarings, bool)
@@ -43,12 +43,12 @@ class ExportSettings:
             raise InputError(f"squarings={self.squarings!r}: expected auto or a whole number from 0 to 20.")
 
     def applied_to(self, evaluation: ExponentialMethod) -> ExponentialMethod:
-        """The evaluation with what was asked for in place of what the model says."""
+        """The model's evaluation, with the requested settings in place of its own."""
         asked: dict[str, Any] = {"form": self.form, "approximant": self.approximant, "squarings": self.squarings}
         return replace(evaluation, **{name: value for name, value in asked.items() if value is not None})
 
     def _check_onnx_only(self) -> None:
-        """An argument that would be ignored is refused."""
+        """Refuse an argument that would be ignored."""
         given = {
             f"opset={self.opset}": self.opset != DEFAULT_OPSET,
             f"functions={self.functions!r}": self.functions != "keep",

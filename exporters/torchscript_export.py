@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from osa_runtime.errors import ExportError
-from osa_runtime.exporters.calls import traced_settings
+from osa_runtime.exporters.attention_settings import traced_settings
 from osa_runtime.exporters.capturing import reason
 from osa_runtime.exporters.examples import Examples
 from osa_runtime.exporters.script_archive import rewrite

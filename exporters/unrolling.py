@@ -44,7 +44,7 @@ def _written_out(loop: onnx.NodeProto, body: onnx.GraphProto, trips: int) -> lis
 
 
 def _remove_unused(function: onnx.FunctionProto) -> None:
-    """Drop nodes whose outputs nobody reads, such as the trip count and the last update of a value read no more."""
+    """Drop nodes whose outputs are not read, such as the trip count and the last update of a value."""
     while True:
         used = set(function.output) | {name for node in function.node for name in node.input}
         kept = [node for node in function.node if used & set(node.output)]

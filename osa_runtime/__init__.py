@@ -1,4 +1,4 @@
-"""Orthogonal Self-Attention: exact operators, skipless transformers, and their way to deployment.
+"""Orthogonal Self-Attention: exact operators, skipless transformers, and their deployment.
 
 Importing this package is cheap and needs neither torch nor ONNX Runtime: the members that need them, or numpy,
 are imported when they are first used.
@@ -97,7 +97,7 @@ __all__ = [
     # running them
     "Session",
     "load",
-    # proving that they are right
+    # checking them
     "Evaluation",
     "VerifyOptions",
     "compare_artifacts",

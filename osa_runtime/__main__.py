@@ -1,4 +1,4 @@
-"""``python -m osa_runtime``, for where the ``osa`` script is not on the path."""
+"""``python -m osa_runtime``, for environments in which the ``osa`` script is not on the path."""
 
 from __future__ import annotations
 

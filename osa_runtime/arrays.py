@@ -23,23 +23,23 @@ def read_arrays(path: Path) -> Array | dict[str, Array]:
     """The array of an .npy file, or those of an .npz by name."""
     try:
         with path.open("rb") as stream:
-            # Pickled objects could run code, so they stay forbidden.
+            # Pickled objects could run code, so they are not allowed.
             content = np.load(stream, allow_pickle=False)
             found = {n: content[n] for n in content.files} if isinstance(content, np.lib.npyio.NpzFile) else content
     except _UNREADABLE as error:
         raise InputError(
             f"{path} cannot be read as .npy or .npz: {_reason(error)}. Write arrays with numpy.save or numpy.savez."
         ) from error
-    # numpy gives the bytes of a member that is no array.
+    # numpy returns the bytes of a member that is not an array.
     named = found.items() if isinstance(found, dict) else ()
     other = [name for name, array in named if not isinstance(array, np.ndarray)]
     if other:
-        raise InputError(f"{path} holds {', '.join(other)}, which is no array. Write arrays with numpy.savez.")
+        raise InputError(f"{path} holds {', '.join(other)}, which is not an array. Write arrays with numpy.savez.")
     return found
 
 
 def write_npz(path: Path, arrays: Mapping[str, Array]) -> None:
-    """What numpy.savez writes, for any names: savez takes them as keyword arguments, and has some of its own."""
+    """Write the same file as numpy.savez, for any names: savez takes them as keyword arguments, and has its own."""
     with atomic_file(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:

@@ -1,4 +1,4 @@
-"""The exported folder: a model file, and ``manifest.json`` that says what it is. Nothing here needs torch or onnx.
+"""The exported folder: a model file, and ``manifest.json``, its description. Nothing here needs torch or onnx.
 
 model.onnx | model.pt | model.pt2    the model
 model.onnx.data                      its weights, where they are kept outside
@@ -24,7 +24,7 @@ MANIFEST_FILE = "manifest.json"
 
 @dataclass(frozen=True)
 class Artifact:
-    """An exported folder. ``manifest_sha256`` is the hash of the very bytes that ``manifest`` was read from."""
+    """An exported folder. ``manifest_sha256`` is the hash of the bytes that ``manifest`` was read from."""
 
     folder: Path
     manifest: Manifest
@@ -67,8 +67,8 @@ class Artifact:
         more = external_files(self.model_path) - self.manifest.files.keys() if self.manifest.format == "onnx" else ()
         for name in sorted(more):
             raise ArtifactError(
-                f"{self.model_path} takes weights from {name!r}, which {MANIFEST_FILE} does not list, so they may be "
-                "any. Export the model again."
+                f"{self.model_path} takes weights from {name!r}, which {MANIFEST_FILE} does not list, so they "
+                "cannot be checked. Export the model again."
             )
 
 

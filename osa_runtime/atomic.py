@@ -1,9 +1,9 @@
-"""Writing files and folders so that nobody ever sees half of one.
+"""Atomic writing of files and folders: readers never see half of one.
 
-Everything is written under a temporary name beside its destination and renamed at the end.
+Everything is written under a temporary name next to its destination and renamed at the end.
 When the writing fails or is interrupted, the temporary is removed and the destination is as it was.
-What a process that was killed outright could not remove, the next writer of the same destination does: the
-temporary's name carries the process id.
+Temporaries of a process that was killed are removed by the next writer of the same destination: the
+temporary's name contains the process id.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def atomic_folder(path: str | os.PathLike[str], *, replace: bool = False, marker
     """Yield a temporary folder to fill; on success it becomes ``path``.
 
     With ``replace`` an existing folder is moved aside, swapped, and removed only after the swap, if it is empty or
-    holds the file ``marker``, which tells a folder that we wrote from any other.
+    holds the file ``marker``, which distinguishes folders that we wrote from others.
     """
     target = Path(path)
     with _storage_errors(target):
@@ -73,7 +73,7 @@ def atomic_folder(path: str | os.PathLike[str], *, replace: bool = False, marker
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Raise where ``atomic_file`` would, before there is anything to write; nothing is left behind."""
+    """Raise an error if ``atomic_file`` would, before there is anything to write; nothing is left behind."""
     target = Path(path)
     _check_place(target)
     if target.is_dir():
@@ -81,7 +81,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 
 def _check_place(target: Path) -> None:
-    """Whether there can be a temporary next to the target, or where its folder will be made."""
+    """Check that a temporary can be created next to the target, or where its folder will be created."""
     with _storage_errors(target):
         existing = next(folder for folder in target.absolute().parents if folder.exists())
         handle, name = tempfile.mkstemp(prefix=_prefix(target), dir=existing)
@@ -90,14 +90,12 @@ def _check_place(target: Path) -> None:
 
 
 def check_replaceable(target: Path, *, replace: bool, marker: str | None) -> None:
-    """Raise where ``atomic_folder`` would: on what exists and may not be, or is not ours to be, replaced."""
+    """Raise an error if ``atomic_folder`` would: for a target that exists and must not be replaced."""
     _check_place(target)
     if not target.exists():
         return
     if not replace:
-        raise StorageError(
-            f"{target} exists already; choose another folder, or say that it may be replaced (replace=True)."
-        )
+        raise StorageError(f"{target} exists already; choose another folder, or allow its replacement (replace=True).")
     if not target.is_dir():
         raise StorageError(f"{target} is a file, expected a folder; files are never replaced. Choose another name.")
     if any(target.iterdir()) and not (marker and (target / marker).is_file()):
@@ -128,13 +126,13 @@ def _is_running(process: int) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # it runs and is somebody else's
+    except OSError:  # it is running and belongs to another user
         return True
     return True
 
 
 def _open_permissions(path: Path, mode: int) -> None:
-    """mkstemp and mkdtemp make private entries; give the result the mode an ordinary write would have."""
+    """Set the mode of an ordinary write: mkstemp and mkdtemp make private entries."""
     umask = os.umask(0)
     os.umask(umask)
     path.chmod(mode & ~umask)
@@ -160,7 +158,7 @@ def _storage_errors(target: Path) -> Iterator[None]:
 
 
 def check_apart(out: str | Path, source: str | Path) -> None:
-    """Replacing ``out`` must not touch ``source``, the folder or file that it is made from."""
+    """Check that replacing ``out`` does not touch ``source``, the folder or file that it is made from."""
     target, origin = Path(out).resolve(), Path(source).resolve()
     if target == origin:
         relation = "is"
@@ -170,4 +168,4 @@ def check_apart(out: str | Path, source: str | Path) -> None:
         relation = "lies inside"
     else:
         return
-    raise StorageError(f"out={out} {relation} its source, {source}; choose a folder of its own.")
+    raise StorageError(f"out={out} {relation} its source, {source}; choose a separate folder.")

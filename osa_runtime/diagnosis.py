@@ -1,4 +1,4 @@
-"""What is installed, what works, and what to do about the rest: the content of ``osa doctor``."""
+"""The content of ``osa doctor``: installed packages, working providers, and remedies for the rest."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """``problems`` keep models from running and each says its remedy; ``notes`` do not."""
+    """``problems`` prevent models from running, and each includes its remedy; ``notes`` do not."""
 
     osa_runtime: str
     python: str
@@ -38,7 +38,7 @@ class Diagnosis:
 
 
 def diagnose() -> Diagnosis:
-    """Look at this machine; takes a second or two, since torch and every provider are really loaded."""
+    """Examine this machine; takes a second or two, since torch and every provider are actually loaded."""
     wheels = installed_wheels()
     providers, problems = _providers(wheels)
     return Diagnosis(
@@ -71,12 +71,12 @@ def _providers(wheels: dict[str, str]) -> tuple[tuple[ProviderStatus, ...], list
 def _notes(providers: tuple[ProviderStatus, ...]) -> list[str]:
     if not any(p.name == "CUDAExecutionProvider" and not p.loads for p in providers):
         return []
-    remedy = '`pip install "onnxruntime-gpu[cuda,cudnn]"` brings the libraries'
+    remedy = '`pip install "onnxruntime-gpu[cuda,cudnn]"` installs the libraries'
     return [f"CUDA does not load, so models run on the CPU. On a machine with an NVIDIA driver, {remedy}."]
 
 
 def _torch_cuda() -> str | None:
-    """The CUDA device that torch would use, ``none``, why torch does not start, or None without torch."""
+    """The CUDA device that torch would use, ``none``, the reason why torch does not start, or None without torch."""
     try:
         torch = importlib.import_module("torch")
     except ModuleNotFoundError:

@@ -1,4 +1,4 @@
-"""The environment of this process: the cores it may use, the versions of packages, and packages that are missing."""
+"""The environment of this process: usable cores, versions of packages, and missing packages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PACKAGE_OF = {"sklearn": "scikit-learn"}
 
 
 def usable_cores() -> int:
-    """The cores that this process may use, which a container or taskset may have limited."""
+    """The number of cores that this process may use, which a container or taskset may have limited."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -25,14 +25,14 @@ def installed_version(distribution: str) -> str | None:
 
 
 def package_versions(distributions: Iterable[str]) -> dict[str, str]:
-    """The versions of those that are installed."""
+    """The versions of the packages that are installed."""
     return {name: version for name in distributions if (version := installed_version(name)) is not None}
 
 
 def require(purpose: str, *modules: str, extra: str) -> None:
-    """Raise before any work is done when one of ``modules`` is not installed; ``extra`` is the one that brings them.
+    """Raise an error, before any work is done, if one of ``modules`` is not installed; ``extra`` installs them.
 
-    ``purpose`` begins the message: Training, Exporting.
+    ``purpose`` is the start of the message: Training, Exporting.
     """
     missing = [PACKAGE_OF.get(name, name) for name in modules if importlib.util.find_spec(name) is None]
     if missing:
@@ -40,7 +40,7 @@ def require(purpose: str, *modules: str, extra: str) -> None:
 
 
 def missing_package(purpose: str, name: str | None, extra: str, otherwise: str = "") -> MissingDependencyError:
-    """``otherwise`` ends the message, as ", or …"."""
+    """The error for a missing package; ``otherwise`` is the end of the message, as ", or …"."""
     return MissingDependencyError(
         f"{purpose} needs {name}, which {'are' if ' and ' in str(name) else 'is'} not installed. "
         f'Run: pip install "osa-runtime[{extra}]"{otherwise}.'

@@ -9,20 +9,20 @@
     ├── ExportError                                 a model that cannot be exported
     ├── ArtifactError                               an exported folder that is missing, damaged or changed
     │   └── InterfaceError                          a model whose inputs or outputs are not those of its manifest
-    ├── DeviceError                                 a device that was asked for and cannot be used
-    ├── RunError                                    a model that failed while it ran, or gave NaN or Inf
+    ├── DeviceError                                 a requested device that cannot be used
+    ├── RunError                                    a model that failed while it ran, or returned NaN or Inf
     ├── StorageError                                a path that cannot be read or written, a full disk
     └── MissingDependencyError                      an optional package that is not installed
 
 Each message says what was wrong, what was received, what was expected and what to do.
-The command line prints the message and leaves with ``exit_code``; it never shows a traceback for these.
+The command line prints the message and exits with ``exit_code``; it never shows a traceback for these.
 """
 
 from __future__ import annotations
 
 
 class OsaError(Exception):
-    """The root of the tree: catch this to catch all that the package raises on purpose."""
+    """The root of the tree: catch this to catch every error that the package raises on purpose."""
 
     exit_code = 3
 
@@ -62,7 +62,7 @@ class InterfaceError(ArtifactError):
 
 
 class DeviceError(OsaError):
-    """The device that was asked for cannot be used; the message says what is missing and how to get it."""
+    """The requested device cannot be used; the message says what is missing and how to get it."""
 
 
 class RunError(OsaError):

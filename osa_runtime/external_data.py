@@ -1,6 +1,6 @@
-"""Which other files an ONNX file takes its tensors from, read without the onnx package.
+"""The other files that an ONNX file reads its tensors from, found without the onnx package.
 
-Any tensor of a model may lie in another file, at any path that its ``external_data`` gives: initializers, constants
+Any tensor of a model may be in another file, at any path in its ``external_data``: initializers, constants
 and attributes, in graphs, subgraphs and functions. A hash of the model says nothing about such a file.
 """
 
@@ -33,12 +33,12 @@ FIELDS: dict[str, dict[int, str]] = {
 }
 ENTRY, KEY, VALUE = "StringStringEntryProto", 1, 2
 EXTERNAL, DATA = 13, {4, 5, 6, 7, 9, 10, 11}  # fields of a tensor: where it is kept, and its values themselves
-WHOLE = re.compile("0|[1-9][0-9]*")  # readers differ in what else they take for a number
+WHOLE = re.compile("0|[1-9][0-9]*")  # readers differ in what else they accept as a number
 VARINT, FIXED64, MESSAGE, FIXED32 = 0, 1, 2, 5
 
 
 def external_files(path: Path) -> set[str]:
-    """The locations as the file gives them: relative to its folder, or anything that someone wrote there."""
+    """The locations as the file has them: relative to its folder, or any other text."""
     try:
         with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
             return set(_locations(content))
@@ -59,7 +59,7 @@ def _locations(content: mmap.mmap) -> Iterator[str]:
 
 
 def _location(content: mmap.mmap, fields: Sequence[tuple[int, int, int]]) -> Iterator[str]:
-    """Of a tensor that is kept elsewhere. What readers may take in different ways, or act on unseen, is refused."""
+    """The location of an external tensor. Entries that readers may interpret differently are refused."""
     entries = [_entry(content, a, b) for number, a, b in fields if number == EXTERNAL]
     if not entries:
         return
@@ -80,7 +80,7 @@ def _entry(content: mmap.mmap, start: int, end: int) -> tuple[str, str]:
 
 
 def _messages(content: mmap.mmap, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """The number, start and end of every field that has a length; numbers are passed over."""
+    """The number, start and end of every field that has a length; numbers are skipped."""
     while start < end:
         tag, start = _varint(content, start)
         wire = tag & 7
@@ -95,7 +95,7 @@ def _messages(content: mmap.mmap, start: int, end: int) -> Iterator[tuple[int, i
         else:
             raise ValueError(f"no field of ONNX has the wire type {wire}")
     if start != end:
-        raise ValueError("a field ends behind its message")
+        raise ValueError("a field ends after its message")
 
 
 def _varint(content: mmap.mmap, start: int) -> tuple[int, int]:

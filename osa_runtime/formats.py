@@ -21,7 +21,7 @@ class Format:
     graph: str  # (path) → the graph that verification compares with a fresh export
 
     def part(self, which: str) -> Any:
-        """The function or class behind the field ``which``."""
+        """Import the function or class that the field ``which`` names."""
         module, _, name = str(getattr(self, which)).partition(":")
         return attrgetter(name)(importlib.import_module(f"osa_runtime.{module}"))
 

@@ -1,4 +1,4 @@
-"""A model's inputs and outputs: names, types, axes, and what they stand for. Nothing here needs torch."""
+"""A model's inputs and outputs: names, types, axes and their roles. Nothing here needs torch."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TensorSpec:
 class Roles:
     """The axis of independent rows, and the input that is True for real tokens and False for padding.
 
-    Names alone cannot tell: rows that attend to each other must not share a batch, and a mask may be True for padding.
+    Names are not enough: rows that attend to each other must not share a batch, and a mask may be True for padding.
     So the export tries both on the module and records what it found.
     """
 
@@ -68,7 +68,7 @@ class Interface:
 
     @property
     def batch(self) -> str | None:
-        """The dynamic axis of the rows, which do not depend on each other."""
+        """The dynamic axis of independent rows."""
         if self.roles is not None:
             return self.roles.batch
         leading = leading_axis(self.inputs)
@@ -80,7 +80,7 @@ class Interface:
 
     @property
     def mask(self) -> str | None:
-        """The input that says which tokens are real."""
+        """The input that is True for real tokens."""
         if self.roles is not None:
             return self.roles.mask
         return next((spec.name for spec in mask_candidates(self.inputs) if spec.name == "mask"), None)
@@ -92,7 +92,7 @@ class Interface:
         return self.axes.get(axis, {}).get("max")
 
     def fitting(self, axis: str, size: int) -> int:
-        """The nearest size that the axis takes."""
+        """The nearest size that the axis allows."""
         limit = self.limit(axis)
         return max(self.least(axis), size if limit is None else min(size, limit))
 
@@ -103,7 +103,7 @@ class Interface:
         return low, max(low, limits.get("max", 1))
 
     def sizes(self, feeds: Mapping[str, Any]) -> dict[str, int]:
-        """The size of each named axis in arrays that have the model's ranks; others are not looked at."""
+        """The size of each named axis in arrays that have the model's ranks; others are ignored."""
         pairs = [
             (axis, size)
             for spec in self.inputs
@@ -113,7 +113,7 @@ class Interface:
         return {axis: size for axis, size in reversed(pairs) if isinstance(axis, str)}
 
     def missing_mask(self, feeds: Mapping[str, Any]) -> list[int] | None:
-        """The shape of the mask of all real tokens that the feeds lack; None where they lack none."""
+        """The shape of the mask that the feeds lack; None if they do not lack one."""
         spec = next((spec for spec in self.inputs if spec.name == self.mask), None)
         if spec is None or spec.name in feeds:
             return None
@@ -122,19 +122,19 @@ class Interface:
 
 
 def leading_axis(specs: Iterable[TensorSpec]) -> str | None:
-    """The dynamic first axis of the first input that has axes, unless it is a further axis of any input."""
+    """The dynamic first axis of the first input that has axes, unless it is also another axis of an input."""
     shapes = [spec.shape for spec in specs if spec.shape and spec.shape != ANY_SHAPE]
     first = shapes[0][0] if shapes else None
     return first if isinstance(first, str) and all(first not in shape[1:] for shape in shapes) else None
 
 
 def mask_candidates(specs: Sequence[TensorSpec]) -> list[TensorSpec]:
-    """Booleans with rows and tokens; a boolean of lower rank is a switch."""
+    """Boolean inputs with rows and tokens; a boolean of lower rank is a switch."""
     return [spec for spec in specs if spec.dtype == "bool" and len(spec.shape) > 1]
 
 
 def check_agreement(declared: Interface, found: Interface, where: str) -> None:
-    """A manifest whose names or types are not the model's belongs to another model."""
+    """Refuse a manifest whose names or types are not the model's: it belongs to another model."""
     for kind, ours, theirs in (
         ("inputs", declared.inputs, found.inputs),
         ("outputs", declared.outputs, found.outputs),

@@ -1,6 +1,6 @@
-"""The manifest of an exported folder: the description of its model, and the checks of everything that it may say.
+"""The manifest of an exported folder: the description of its model, and the checks of all of its fields.
 
-A manifest may come from anywhere, and others rely on it without looking again.
+A manifest may come from anywhere, and other modules rely on it without further checks.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class CalibrationRecord:
 
 @dataclass(frozen=True)
 class Quantization:
-    """What was stored in fewer bits, how, and from what."""
+    """The record of a quantisation: the stored weights, the method, and the source."""
 
     weights: str
     activations: str
@@ -89,7 +89,7 @@ class Quantization:
 
 @dataclass(frozen=True)
 class ExportRecord:
-    """What was asked for beyond the other fields, so that the export can be repeated; None is the module's own."""
+    """Requested settings that are in no other field, so that the export can be repeated; None is the module's own."""
 
     form: str | None = None
     approximant: str | None = None
@@ -111,7 +111,7 @@ class Manifest:
     values: dict[str, dict[str, int]] = field(default_factory=dict)  # the range of the ids that an input may hold
     preprocessing: dict[str, dict[str, Any]] = field(default_factory=dict)  # of pixels, for inputs that are images
     dtype: str = "fp32"
-    depth: int | None = None  # how many matrices the signal passes, over which rounding adds up
+    depth: int | None = None  # the number of matrices in sequence, over which rounding adds up
     opset: int | None = None
     functions: str | None = None
     osa: AttentionSettings | None = None
@@ -120,7 +120,7 @@ class Manifest:
     source: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     quantization: Quantization | None = None
-    roles: Roles | None = None  # None in manifests of earlier releases, which did not look
+    roles: Roles | None = None  # None in manifests of earlier releases, which did not find them
     class_names: tuple[str, ...] = ()  # of the last axis of the logits, for models that classify
     export: ExportRecord = ExportRecord()
 
@@ -133,7 +133,7 @@ class Manifest:
         return Interface(self.inputs, self.outputs, self.axes, self.values, pixels, self.roles)
 
     def configuration_parameters(self) -> dict[str, str]:
-        """Facts for clients, in model configurations, whose parameters are texts."""
+        """Information for clients in model configurations, whose parameters are strings."""
         found = {f"preprocessing.{name}": json.dumps(fields) for name, fields in self.preprocessing.items()}
         return found | ({"class_names": json.dumps(self.class_names, ensure_ascii=False)} if self.class_names else {})
 
@@ -145,7 +145,7 @@ class Manifest:
             raise ArtifactError(f"{where} is not valid JSON ({error}); export the model again.") from error
         if not isinstance(fields, dict) or fields.pop("version", None) != VERSION:
             raise ArtifactError(f"{where} is not a manifest of version {VERSION}; export the model again.")
-        # Earlier releases wrote an empty object for what a model does not have.
+        # Earlier releases wrote an empty object for a missing entry.
         present = {name: value for name, value in fields.items() if value != {}}
         try:
             manifest = decode(cls, present, "the manifest", whole=False)
@@ -180,7 +180,7 @@ def check_manifest(manifest: Manifest) -> None:
 
 
 def _check_numbers(manifest: Manifest) -> None:
-    """Sizes and counts are 0 or more and fit into 64 bits; norms and ranges are finite."""
+    """Check that sizes and counts are 0 or more and fit into 64 bits, and that norms and ranges are finite."""
     axes = [axis for spec in (*manifest.inputs, *manifest.outputs) for axis in spec.shape]
     counts = [manifest.parameters, manifest.depth, manifest.opset, *axes, *(f.size for f in manifest.files.values())]
     counts += [size for shape in manifest.export.examples.values() for size in shape]
@@ -205,27 +205,27 @@ def _check_numbers(manifest: Manifest) -> None:
 
 
 def check_value_ranges(ranges: object, inputs: Sequence[TensorSpec]) -> None:
-    """Of inputs that hold ids. Raises ValueError."""
+    """Check the ranges of inputs that hold ids. Raises ValueError."""
     if not isinstance(ranges, Mapping):
         raise ValueError("values must map names of inputs to ranges of whole numbers")
     whole = [spec.name for spec in inputs if "int" in spec.dtype]
     for name, limits in ranges.items():
         if name not in whole:
             has = ", ".join(whole) or "there are none"
-            raise ValueError(f"values has a range of {name!r}, which is no input of whole numbers: {has}")
+            raise ValueError(f"values has a range of {name!r}, which is not an input of whole numbers: {has}")
         fits = isinstance(limits, Mapping) and set(limits) == {"min", "max"}
         if not fits or not all(type(limit) is int for limit in limits.values()) or limits["min"] > limits["max"]:
             raise ValueError(f"values of {name!r} is {_short(limits)}, expected {{'min': 0, 'max': 9}}, say")
 
 
 def check_preprocessing(preprocessing: Mapping[str, Standardisation], inputs: Sequence[TensorSpec]) -> None:
-    """Of inputs that hold images, channels before height and width. Raises ValueError."""
+    """Check the preprocessing of inputs that hold images, channels first. Raises ValueError."""
     kinds = ("float32", "float16", "float64", "uint8")
     shapes = {spec.name: spec.shape for spec in inputs if spec.dtype in kinds}
     for name, pixels in preprocessing.items():
         if name not in shapes or len(shapes[name]) < 3:
             images = ", ".join(known for known, shape in shapes.items() if len(shape) > 2) or "there are none"
-            raise ValueError(f"preprocessing names the input {name!r}, which holds no images: {images}")
+            raise ValueError(f"preprocessing names the input {name!r}, which does not hold images: {images}")
         channels = shapes[name][-3]
         if isinstance(channels, int) and len(pixels.mean) not in (1, channels):
             raise ValueError(
@@ -234,7 +234,7 @@ def check_preprocessing(preprocessing: Mapping[str, Standardisation], inputs: Se
 
 
 def check_class_names(names: Sequence[str], outputs: Sequence[TensorSpec]) -> None:
-    """As many as the logits have classes: the output of that name, or the first one. Raises ValueError."""
+    """Check that there is a name for each class of the logits (that output, or the first). Raises ValueError."""
     several = isinstance(names, (list, tuple)) and all(isinstance(name, str) and name for name in names)
     if not several or len(set(names)) != len(names):
         raise ValueError(f"class_names must be distinct texts, got {names!r}")
@@ -257,7 +257,7 @@ def _check_specs(kind: str, specs: Sequence[TensorSpec]) -> None:
 
 
 def _check_roles(roles: Roles | None, inputs: Sequence[TensorSpec]) -> None:
-    """A batch that is no leading axis, or a mask that is not boolean, would be joined or padded wrongly."""
+    """Refuse a batch that is not a leading axis and a mask that is not boolean: requests would be joined wrongly."""
     if roles is None:
         return
     if roles.batch is not None and roles.batch != leading_axis(inputs):

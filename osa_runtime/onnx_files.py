@@ -1,4 +1,4 @@
-"""ONNX files: read with errors that name the file, and what their tensors are."""
+"""ONNX files: reading them with errors that name the file, and the types and axes of their tensors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def read_onnx(path: Path) -> onnx.ModelProto:
 
 @contextlib.contextmanager
 def readable_errors(path: Path) -> Iterator[None]:
-    """Around calls into onnx's C++ side, which raises RuntimeErrors of its own and in its own words."""
+    """Convert the errors of onnx's C++ code, which raises its own RuntimeErrors, into ours."""
     try:
         yield
     except (RuntimeError, onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
@@ -38,7 +38,7 @@ def readable_errors(path: Path) -> Iterator[None]:
 
 
 def external_files(model: onnx.ModelProto, path: Path) -> tuple[Path, ...]:
-    """The files beside the model that hold its weights."""
+    """The files next to the model that hold its weights."""
     names = {
         entry.value
         for tensor in model.graph.initializer
@@ -53,7 +53,7 @@ def external_files(model: onnx.ModelProto, path: Path) -> tuple[Path, ...]:
     return files
 
 
-LARGEST_SINGLE_FILE = 2**31 - 2**20  # protobuf ends at 2 GiB; leave room for the graph
+LARGEST_SINGLE_FILE = 2**31 - 2**20  # protobuf's limit is 2 GiB; leave room for the graph
 
 
 def input_specs(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
@@ -67,7 +67,7 @@ def output_specs(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
 
 
 def count_parameters(model: onnx.ModelProto) -> int:
-    """Elements of all floating-point weights; whole numbers in a graph are shapes and indices."""
+    """The number of elements of all floating-point weights; whole numbers in a graph are shapes and indices."""
     return sum(math.prod(t.dims) for t in model.graph.initializer if "float" in _dtype(t.data_type))
 
 
@@ -89,6 +89,6 @@ def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
 
 
 def _dtype(element: int) -> str:
-    """As numpy and the manifest write it: float32, not FLOAT."""
+    """The type as numpy and the manifest write it: float32, not FLOAT."""
     name = onnx.TensorProto.DataType.Name(element).lower()
     return {"float": "float32", "double": "float64"}.get(name, name)

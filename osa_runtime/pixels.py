@@ -1,4 +1,4 @@
-"""How pixels become what an image model was trained on. Nothing here needs torch."""
+"""The standardisation of pixels that an image model was trained on. Nothing here needs torch."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Standardisation:
         """The same for pixels in bytes: in their own units where these are whole numbers, as 0…16, else 0…255."""
         low, high = map(float, self.pixels)
         if low >= 0 and 1 < high <= 255 and low.is_integer() and high.is_integer():
-            # What was trained on need not reach white; a scale of its own, as 0…16, is one that others do not reach.
+            # Training images need not contain white: above 127 the range is taken for that of bytes, below for its own.
             return Standardisation(self.mean, self.std, (0.0, 255.0 if high > 127 else high))
         unit = 255.0 / (high - low)
         return Standardisation(
@@ -54,17 +54,17 @@ class Standardisation:
 
     @property
     def undone(self) -> Standardisation:
-        """What is left for clients of a model that standardises by itself: nothing but the range."""
+        """The rest for clients of a model that standardises by itself: only the range."""
         return Standardisation((0.0,) * len(self.mean), (1.0,) * len(self.std), self.pixels)
 
     def apply(self, picture: NDArray[Any]) -> NDArray[Any]:
-        """A picture (height, width, channels) in 0…1, as the model wants it."""
+        """Convert a picture (height, width, channels) in 0…1 to the model's units."""
         low, high = self.pixels
         stored: NDArray[Any] = low + picture * (high - low)
         return (stored - np.array(self.mean)) / np.array(self.std)
 
     def standardise(self, stored: NDArray[Any]) -> NDArray[np.float32]:
-        """Images (…, channels) in the units of ``pixels``, as training computes them: in float32."""
+        """Standardise images (…, channels) in the units of ``pixels`` as in training, in float32."""
         mean, std = (np.array(numbers).astype(np.float32) for numbers in (self.mean, self.std))
         scaled: NDArray[np.float32] = (stored.astype(np.float32) - mean) / std
         return scaled
@@ -84,7 +84,7 @@ class Standardisation:
 
     @classmethod
     def from_dict(cls, fields: Any) -> Standardisation:
-        """Raises ValueError for what ``as_dict`` cannot have written."""
+        """Read the result of ``as_dict``. Raises ValueError for anything else."""
         if not isinstance(fields, dict) or fields.get("formula") != FORMULA:
             raise ValueError(f"preprocessing must have the formula {FORMULA!r}, with mean, std and pixels")
         lists = [fields.get(name) for name in ("mean", "std", "pixels")]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 FORMATS = (".png", ".svg")
 INK, FAINT, GRID = "#243b53", "#627d98", "#e4e7eb"
-# A fixed salt and no date, so that the same figures make the same file. Names are never formulas, whatever they hold.
+# A fixed salt and no date, so that the same figures make the same file. Names are never parsed as formulas.
 STYLE: dict[str, Any] = {
     "svg.hashsalt": "osa",
     "text.parse_math": False,
@@ -60,7 +60,7 @@ def check_figure_path(path: Path, argument: str) -> None:
 
 
 def write_figure(path: Path, size: tuple[float, float], draw: Draw, layout: str | None = "constrained") -> None:
-    """Write what ``draw`` puts into a figure of ``size`` inches, as PNG or SVG by the suffix of ``path``."""
+    """Write a figure of ``size`` inches, filled by ``draw``, as PNG or SVG by the suffix of ``path``."""
     kind = path.suffix.lower().removeprefix(".")
     metadata = {"Date": None} if kind == "svg" else {"Software": None}
     with _drawn(size, draw, layout, STYLE) as figure, atomic_file(path) as temporary:
@@ -71,7 +71,7 @@ def svg_text(size: tuple[float, float], draw: Draw, style: Mapping[str, Any]) ->
     """Return a transparent SVG; ``style`` has matplotlib's settings that differ from ours."""
     buffer = io.StringIO()
     with _drawn(size, draw, "constrained", STYLE | dict(style)) as figure, warnings.catch_warnings():
-        # The reader's fonts may well have what matplotlib's own lacks.
+        # The reader's fonts may have glyphs that matplotlib's own lacks.
         warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     return buffer.getvalue()

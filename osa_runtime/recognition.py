@@ -1,4 +1,4 @@
-"""What lies at a path that was meant to be an artifact or a checkpoint, and what to do with it."""
+"""Recognition of a path that was meant to be an artifact or a checkpoint, with advice on what to do with it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FACTORY = "`osa export --factory package.module:function --weights {path} --out 
 
 @dataclass(frozen=True)
 class Found:
-    """``what`` completes "PATH is …"; the others say what to do where something else was wanted."""
+    """``what`` completes "PATH is …"; the others are advice for callers that expected something else."""
 
     what: str
     for_artifact: str = f"{EXPECTED_ARTIFACT}."
@@ -35,13 +35,13 @@ class Found:
 
 
 def not_an_artifact(path: Path) -> ArtifactError:
-    """For a path that cannot be opened as an exported model."""
+    """The error for a path that cannot be opened as an exported model."""
     found = _recognise(path)
     return ArtifactError(f"{path} {found.what}; {found.for_artifact}")
 
 
 def not_a_checkpoint(path: Path) -> CheckpointError:
-    """For a path that cannot be opened as a checkpoint or a training run."""
+    """The error for a path that cannot be opened as a checkpoint or a training run."""
     found = _recognise(path)
     return CheckpointError(f"{path} {found.what}; {found.for_checkpoint}")
 
@@ -88,7 +88,7 @@ def _file(path: Path) -> Found:
 
 
 def _alone(path: Path, kind: FileKind) -> str:
-    """For a model file: its name may be wrong, or a folder with a manifest is needed."""
+    """Advice for a model file: its name may be wrong, or a folder with a manifest is needed."""
     suffix = {FileKind.ONNX: ".onnx", FileKind.TORCHSCRIPT: ".pt", FileKind.PT2: ".pt2"}[kind]
     if path.suffix != suffix:
         return f"give it a name that ends in {suffix}."
@@ -160,13 +160,13 @@ def _other_folder(path: Path) -> Found:
 
 
 def checkpoint_folder(folder: str | Path) -> Path:
-    """The folder itself, or the checkpoint in it when it is that of a training run."""
+    """The folder itself, or the checkpoint inside if it is a training run."""
     inside = Path(folder) / CHECKPOINT_FOLDER
     return inside if (inside / CONFIG_FILE).is_file() and not (Path(folder) / CONFIG_FILE).exists() else Path(folder)
 
 
 def _is_artifact(entry: Path) -> bool:
-    """Of a folder, or of one that holds numbered versions."""
+    """True if a folder is an artifact, or holds numbered versions of one."""
     if (entry / MANIFEST_FILE).is_file():
         return True
     return entry.is_dir() and any(
@@ -201,15 +201,15 @@ class FileKind(Enum):
     PT2 = "a model of torch.export"
     WEIGHTS = "a file of weights without a model (a state_dict)"
     SAFETENSORS = "a safetensors file: weights without a model"
-    PICKLE = "a pickled object of Python, perhaps a whole module"
+    PICKLE = "a pickled Python object, perhaps a whole module"
     ARRAYS = "a file of arrays"
     PICTURE = "a picture"
-    LFS = "a pointer of Git LFS to the real file"
+    LFS = "a Git LFS pointer to the real file"
     EMPTY = "an empty file"
     UNKNOWN = "not a file that we know"
 
 
-# What is certainly no model; anything else may be a damaged one, which its runtime can say best.
+# Certainly not models; anything else may be a damaged one, for which the runtime has the best message.
 NO_MODELS = frozenset(FileKind) - {FileKind.ONNX, FileKind.TORCHSCRIPT, FileKind.PT2, FileKind.UNKNOWN}
 
 
@@ -241,14 +241,14 @@ def _by_head(head: bytes) -> FileKind | None:
 
 
 def _by_name(path: Path) -> FileKind:
-    """A protobuf has nothing at its head to know it by."""
+    """The kind by the file's name: a protobuf has no recognisable header."""
     return FileKind.ONNX if path.suffix == ".onnx" else FileKind.UNKNOWN
 
 
 def _archive(path: Path) -> FileKind:
     try:
         with zipfile.ZipFile(path) as archive:
-            # All records of torch lie in one folder, which is called as the file once was.
+            # All records of torch are in one folder, which has the file's original name.
             names = {name.partition("/")[2]: name for name in archive.namelist()}
             if "archive_format" in names:
                 return FileKind.PT2
@@ -270,7 +270,7 @@ def _pickle(head: bytes, stream: IO[bytes]) -> FileKind | None:
 
 
 def _is_plain(stream: IO[bytes]) -> bool:
-    """Whether every class that a pickle names is one of those that tensors are made of; nothing is called."""
+    """True if a pickle names only the classes that tensors are made of; nothing is called."""
     return all(module in PLAIN_DATA or module.startswith("numpy") for module in _modules(stream))
 
 

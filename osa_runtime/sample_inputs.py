@@ -1,15 +1,15 @@
-"""Inputs made for a model from its interface: for its first run, for measuring it, and for verifying it.
+"""Inputs generated from a model's interface: for its first run, for benchmarks, and for verification.
 
 random     standard normal values, uniform ids, every token real
 constant   every token alike
 large      values 4 times as large, so that ‖S‖ grows about 16 times
-mixed      a batch whose rows have very different magnitudes: none may disturb another
-parallel   tokens that are dominated by what they have in common, so that Q and K are almost parallel and cancel in S
+mixed      a batch whose rows have very different magnitudes: none may affect another
+parallel   tokens with a dominant common part, so that Q and K are almost parallel and cancel in S
 scaled f   random values times f
 broken     NaN in one row, Inf in another
 ids n      all ids in their order, from n on
-pixels     noise, as a recorded standardisation makes it of pixels
-strokes    sparse drawings on black, made so likewise
+pixels     noise, standardised as the manifest records
+strokes    sparse drawings on black, standardised likewise
 padded     sequences of different lengths, as tokenisers make them, and rubbish in the padding
 left       the same with the padding in front
 first      the first token alone is padding
@@ -40,7 +40,7 @@ STROKES = 3  # in one picture
 
 
 def usual_sizes(interface: Interface, rows: int = 1, length: int = 16) -> dict[str, int]:
-    """A size for every dynamic axis, as near to these as the axis takes."""
+    """A size for every dynamic axis, as near to these as the axis allows."""
     return {axis: interface.fitting(axis, rows if axis == interface.batch else length) for axis in interface.names}
 
 
@@ -51,9 +51,9 @@ def sample_inputs(
     generator = np.random.default_rng(seed)
     try:
         feeds = {spec.name: _values(spec, interface, kind, sizes, generator) for spec in interface.inputs}
-    except (MemoryError, ValueError) as error:  # numpy raises the second where a size is beyond 64 bits
+    except (MemoryError, ValueError) as error:  # numpy raises the latter for a size beyond 64 bits
         said = ", ".join(f"{axis}={size}" for axis, size in sizes.items())
-        raise InputError(f"Inputs of {said} do not fit into memory; ask for smaller sizes.") from error
+        raise InputError(f"Inputs of {said} do not fit into memory; use smaller sizes.") from error
     if interface.mask is not None and kind in MASK_KINDS:
         _pad(feeds, interface.mask, kind, generator)
     return feeds
@@ -68,7 +68,7 @@ def _values(
     if kind in PICTURE_KINDS and spec.name in interface.pixels:
         return _pictures(kind, shape, interface.pixels[spec.name], spec.dtype, generator)
     if spec.dtype.startswith("float"):
-        with np.errstate(over="ignore"):  # beyond the type's range is one of the ranges to try
+        with np.errstate(over="ignore"):  # values beyond the type's range are tested, too
             return _floats(kind, shape, generator).astype(spec.dtype)
     return _ids(kind, shape, *interface.ids(spec.name), generator).astype(spec.dtype)
 
@@ -118,7 +118,7 @@ def _pictures(
 
 
 def _strokes(height: int, width: int, generator: np.random.Generator) -> NDArray[np.float64]:
-    """A few walks of a pen on black: most pixels stay black, as in handwriting."""
+    """A few pen strokes on black: most pixels stay black, as in handwriting."""
     picture = np.zeros((height, width))
     for _ in range(STROKES):
         y, x = generator.integers(height), generator.integers(width)
@@ -129,7 +129,7 @@ def _strokes(height: int, width: int, generator: np.random.Generator) -> NDArray
 
 
 def _pad(feeds: dict[str, Array], mask: str, kind: str, generator: np.random.Generator) -> None:
-    """Set the mask, and fill the padding with what must not matter."""
+    """Set the mask, and fill the padding with values that must not matter."""
     batch, length = feeds[mask].shape[0], feeds[mask].shape[-1]
     real = _real(kind, batch, length, generator)
     feeds[mask] = np.ascontiguousarray(
@@ -144,7 +144,7 @@ def _pad(feeds: dict[str, Array], mask: str, kind: str, generator: np.random.Gen
 
 
 def _real(kind: str, batch: int, length: int, generator: np.random.Generator) -> NDArray[np.bool_]:
-    """(batch, length), with a real token in every row but the empty one."""
+    """A mask (batch, length) with a real token in every row except the empty one."""
     if kind in ("padded", "left"):
         real = np.arange(length) < _counts(batch, length)[:, None]
         return real if kind == "padded" else real[:, ::-1]
@@ -159,6 +159,6 @@ def _real(kind: str, batch: int, length: int, generator: np.random.Generator) ->
 
 
 def _counts(batch: int, length: int) -> NDArray[np.int64]:
-    """The first row full, the last of one token."""
+    """The lengths of the rows: the first is full, the last has one token."""
     counts = np.linspace(length, 1, max(batch, 2))[:batch].round().astype(int) if batch > 1 else np.array([length // 2])
     return np.maximum(counts, 1)

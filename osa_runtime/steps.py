@@ -1,4 +1,4 @@
-"""The steps of long work: announced as they happen, named in every error, and without the chatter of other packages."""
+"""The steps of long work: announced as they happen, named in every error, without output of other packages."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Progress:
 def quiet() -> Iterator[None]:
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
-    # On an error torch also prints the graph it had got to.
+    # On an error torch also prints the graph so far.
     with contextlib.ExitStack() as silence:
         silence.callback(logging.disable, level)
         silence.enter_context(contextlib.redirect_stdout(io.StringIO()))

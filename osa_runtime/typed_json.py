@@ -14,11 +14,11 @@ PLAIN: dict[Any, tuple[type, ...]] = {str: (str,), Path: (str,), bool: (bool,), 
 
 
 def decode(kind: type[T], value: Any, where: str, *, whole: bool) -> T:
-    """An instance of the dataclass ``kind`` from JSON, which errors call ``where``.
+    """Decode an instance of the dataclass ``kind`` from JSON; ``where`` is its name in errors.
 
-    ``whole`` is for what ``dataclasses.asdict`` and JSON made of one: every field is there, also where it is the
-    default, and a number that JSON does not have, NaN or an infinity, was written as null and stays None. Otherwise
-    someone wrote it, perhaps in YAML, which takes the number 1e-5 for a word.
+    ``whole`` is for the output of ``dataclasses.asdict`` as JSON: every field is there, also where it is the
+    default, and a number that JSON lacks, NaN or an infinity, was written as null and stays None. Otherwise
+    it was written by hand, perhaps in YAML, which reads the number 1e-5 as a string.
     """
     found: T = _Decoder(whole).decode(kind, value, where)
     return found

@@ -191,7 +191,10 @@ def test_a_manifest_is_usable_or_refused(odd: object) -> None:
         ({"dtype": "w8", "format": "pt2"}, "dtype is 'w8', expected one of fp32, fp16"),
         ({"parameters": "x"}, "parameters is 'x', expected int"),
         ({"class_names": "ab"}, "class_names is 'ab', expected a list"),
-        ({"preprocessing": {"x": PIXELS}}, "preprocessing names the input 'x', which holds no images: there are none"),
+        (
+            {"preprocessing": {"x": PIXELS}},
+            "preprocessing names the input 'x', which does not hold images: there are none",
+        ),
     ],
     ids=str,
 )

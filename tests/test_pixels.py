@@ -142,7 +142,7 @@ def test_as_many_channels_as_the_model_has(tmp_path: Path) -> None:
 
 def test_it_is_refused_for_an_input_that_does_not_exist(tmp_path: Path) -> None:
     pixels = {"imges": Standardisation((0.5,), (0.25,), (0.0, 1.0))}
-    with pytest.raises(InputError, match="names the input 'imges', which holds no images: input"):
+    with pytest.raises(InputError, match="names the input 'imges', which does not hold images: input"):
         export(torch.nn.Flatten(), (torch.zeros(2, 1, 4, 4),), tmp_path / "out", preprocessing=pixels)
     pixels = {"input": Standardisation((0.5, 0.5), (0.25, 0.25), (0.0, 1.0))}
     with pytest.raises(InputError, match="has 2 means, but the input has 1 channels"):

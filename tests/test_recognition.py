@@ -132,7 +132,7 @@ FOUND = {
     ),
     "empty": ("is an empty folder; expected a folder that `osa export` wrote", "is an empty folder; a checkpoint is"),
     "chekpoint": ("checkpoint?); expected a folder", "did you mean"),
-    "whole.pt": ("pickled object of Python, perhaps a whole module; reading it would run the code", "state_dict()"),
+    "whole.pt": ("pickled Python object, perhaps a whole module; reading it would run the code", "state_dict()"),
     "whole-old.pt": ("perhaps a whole module", "--factory package.module:function"),
     "trap.pt": ("perhaps a whole module", "perhaps a whole module"),
     "weights.pt": (
@@ -145,7 +145,7 @@ FOUND = {
     "script.bin": ("is a TorchScript model; give it a name that ends in .pt", "it is exported already"),
     "seven.png": ("is a picture; give the model first: `osa run ARTIFACT --input", "a checkpoint is"),
     "arrays.npz": ("is a file of arrays; give the model first", "a checkpoint is"),
-    "pointer.onnx": ("is a pointer of Git LFS to the real file; fetch the file itself with `git lfs pull`", "git lfs"),
+    "pointer.onnx": ("is a Git LFS pointer to the real file; fetch the file itself with `git lfs pull`", "git lfs"),
     "nothing.pt": ("is an empty file; expected a folder that `osa export` wrote", "is an empty file"),
     "text.txt": ("is not a file that we know; expected a folder", "is not a file that we know"),
 }

@@ -1,6 +1,6 @@
 """ScaledExpm1 and ScaledPhi1Minus1: e^A − I and φ₁(A) − I for A = factor·M small, by polynomials or by Padé."""
 
-# functions carry the names they have in the graph
+# functions have the names that they have in the graph
 from __future__ import annotations
 
 import onnx

@@ -1,6 +1,6 @@
 """OrthogonalAttention itself, for each form, with and without a mask."""
 
-# functions carry the names they have in the graph
+# functions have the names that they have in the graph
 from __future__ import annotations
 
 import onnx
@@ -16,7 +16,7 @@ DESCRIPTION = """exp(S)·V with S = scale·(QKᵀ − KQᵀ): orthogonal self-at
 q, k: (batch, heads, N, d); v: (batch, heads, N, e); scale: a scalar or (heads,). {mask}
 {types} {squarings}
 """
-MASKED = "mask: boolean, broadcasts to (batch, heads, N), True for real tokens; padded tokens come out unchanged."
+MASKED = "mask: boolean, broadcasts to (batch, heads, N), True for real tokens; padded tokens are returned unchanged."
 
 
 @script(osa, default_opset=op)

@@ -1,11 +1,11 @@
 """The core of the low-rank form in float32: φ₁ by Chebyshev polynomials, in steps instead of squarings.
 
-The polynomial is applied to W, half as wide as M, and no power of M but the square is formed. A norm that is near takes
+The polynomial is applied to W, half as wide as M, and no power of M but the square is formed. A small norm takes
 one step of a short polynomial. A step of the longer one reaches as far as two to three squarings; beyond a few steps
 the core is computed in float64, where squaring takes over.
 """
 
-# functions carry the names they have in the graph
+# functions have the names that they have in the graph
 from __future__ import annotations
 
 import onnx

@@ -16,13 +16,13 @@ osa = onnxscript.values.Opset(DOMAIN, VERSION)
 
 @dataclass(frozen=True)
 class FunctionChoice(ExponentialMethod):
-    """``form`` auto decides in the graph by N and d.
+    """The choice of function definitions. ``form`` auto decides in the graph by N and d.
 
-    ``counted`` gives OrthogonalAttention a second output, the number of squarings that the data needed.
-    Without ``any_type`` the definition takes float32 alone. That saves casts, which runtimes do not all remove.
+    ``counted`` adds a second output to OrthogonalAttention, the number of squarings that the data needed.
+    Without ``any_type`` the definition takes float32 alone. That saves casts, which not all runtimes remove.
 
     A fixed number of squarings leaves no control flow in the graph: no Loop, and a low-rank core that is always in
-    float64 instead of a choice. Values beyond what it can represent come out as NaN.
+    float64 instead of a choice. Values beyond what it can represent become NaN.
     """
 
     masked: bool = False
@@ -35,7 +35,7 @@ class FunctionChoice(ExponentialMethod):
 
     @property
     def steps(self) -> bool:
-        """Whether the low-rank form takes Chebyshev steps in float32, where they serve, instead of squarings."""
+        """True if the low-rank form takes Chebyshev steps in float32, where they suffice, instead of squarings."""
         return self.form != "dense" and not self.is_fixed and self.approximant != "pade"
 
     def __post_init__(self) -> None:
@@ -45,5 +45,5 @@ class FunctionChoice(ExponentialMethod):
 
 
 def number(value: float) -> onnx.TensorProto:
-    """A constant in float64, which cast to the type of its operand loses nothing in either precision."""
+    """A constant in float64, which is exact when cast to the type of its operand in either precision."""
     return onnx.helper.make_tensor("number", onnx.TensorProto.DOUBLE, [], [value])

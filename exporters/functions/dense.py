@@ -1,6 +1,6 @@
 """The dense form: the exponential of S as an N×N matrix."""
 
-# functions carry the names they have in the graph
+# functions have the names that they have in the graph
 from __future__ import annotations
 
 import onnx
@@ -31,7 +31,7 @@ def SkewExponential(s):
 def DenseChange(q, k, v, c):
     """(e^S − I)·V with S = c(QKᵀ − KQᵀ), and the number of squarings.
 
-    S is formed in float64, where it may be small by cancellation. NaN where not even that leaves its digits.
+    S is formed in float64, where it may be small by cancellation. NaN where even that loses its digits.
     """
     q64 = op.Cast(q, to=onnx.TensorProto.DOUBLE)
     k64 = op.Cast(k, to=onnx.TensorProto.DOUBLE)

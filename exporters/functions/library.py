@@ -1,4 +1,4 @@
-"""The functions put together."""
+"""The library of functions for one choice of settings."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _finished(function: onnx.FunctionProto, opset: int) -> onnx.FunctionProto:
 
 
 def _state_loop_conditions(function: onnx.FunctionProto) -> None:
-    """Give each Loop its condition. It may be left out, but onnx's ReferenceEvaluator then runs no trip at all."""
+    """Set the condition of each Loop. It is optional, but without it onnx's ReferenceEvaluator runs no trip at all."""
     loops = [node for node in function.node if node.op_type == "Loop" and not node.input[1]]
     for loop in loops:
         loop.input[1] = "always"

@@ -1,6 +1,6 @@
 """The low-rank form: the exponential through the Gram matrix of F = [Q K], in blocks: F itself is never formed."""
 
-# functions carry the names they have in the graph
+# functions have the names that they have in the graph
 from __future__ import annotations
 
 import onnx
@@ -34,7 +34,7 @@ def Sheared(q, k):
 
 @script(osa, default_opset=op)
 def MeanOfDiagonal(x, size):
-    """Of square matrices of this size, as (…, 1, 1)."""
+    """The mean of the diagonal of square matrices of this size, as (…, 1, 1)."""
     row = op.Reshape(x, op.Constant(value_ints=[0, 0, 1, -1]))
     end = op.Constant(value_ints=[9223372036854775807])
     last = op.Constant(value_ints=[-1])
@@ -77,7 +77,7 @@ def GramCore(q, k, v, c):
     q_size = osa.MeanOfDiagonal(qq, size)
     k_size = osa.MeanOfDiagonal(kk, size)
     usable = op.And(q_size > 0.0, k_size > 0.0)
-    # the logarithms apart: the ratio may be beyond float32 where S is not
+    # two logarithms: the ratio may be beyond float32 where S is not
     ratio = op.Where(usable, op.Log(k_size) - op.Log(q_size), op.CastLike(0.0, q))
     t = op.Pow(op.CastLike(2.0, q), op.Round(ratio / FOUR_LN2))
     upper = op.Concat(op.Neg(c) * qk, (c * t * t) * qq, axis=-1)
@@ -133,7 +133,7 @@ def lowrank_functions(choice: FunctionChoice) -> list[onnx.FunctionProto]:
 
 
 def _precise_change(choice: FunctionChoice) -> onnxscript.OnnxFunction:
-    """With the dense form behind it where the graph has one, or without."""
+    """The change in float64, with the dense form as a fallback where the graph has one."""
     if choice.form == "auto":
 
         @script(osa, default_opset=op)
@@ -162,7 +162,7 @@ def _precise_change(choice: FunctionChoice) -> onnxscript.OnnxFunction:
 
 
 def _lowrank_change(choice: FunctionChoice) -> onnxscript.OnnxFunction:
-    """In steps, by squarings as many as needed, or by a fixed number of them."""
+    """The low-rank form in steps, by as many squarings as needed, or by a fixed number of them."""
     if choice.steps:
         return _stepping()
     return _straight() if choice.is_fixed else _squaring()
@@ -175,14 +175,14 @@ def _stepping() -> onnxscript.OnnxFunction:
         m, w, t = osa.GramCore(q, k, v, c)
         m2 = op.MatMul(m, m)
         norm = osa.CoreNorm(m2)
-        # asked so that a norm of NaN is far: there it becomes the answer
+        # written so that a norm of NaN counts as far, where the answer becomes NaN
         near = op.Where(norm <= NEAR_REACH, op.Constant(value_float=0.0), op.Constant(value_float=1.0))
         far = op.Where(norm <= FARTHEST, near, op.Constant(value_float=2.0))
-        way = op.ReduceMax(op.Max(far, 2.0 * osa.IsInDoubt(m, w, norm)), keepdims=0)
-        if way > 1.5:
+        method = op.ReduceMax(op.Max(far, 2.0 * osa.IsInDoubt(m, w, norm)), keepdims=0)
+        if method > 1.5:
             change, squarings = osa.PreciseChange(q, k, v, c)
         else:
-            if way > 0.5:
+            if method > 0.5:
                 for_q, for_k = osa.SteppedSolution(m, m2, norm, w, t, c)
             else:
                 for_q, for_k = osa.NearSolution(m, m2, w, t, c)

@@ -1,6 +1,6 @@
-"""The cost of rounding: how much each form amplifies it, and up to where the result has its digits."""
+"""The cost of rounding: its amplification by each form, and the limits up to which a result has its digits."""
 
-# functions carry the names they have in the graph
+# functions have the names that they have in the graph
 from __future__ import annotations
 
 import onnx
@@ -35,7 +35,7 @@ def GramAmplification(m, norm):
 
 @script(osa, default_opset=op)
 def IsInDoubt(m, w, norm):
-    """1 where float32 loses digits or range, else 0; asked so that NaN is in doubt. (…, 1, 1)"""
+    """1 where float32 loses digits or range, else 0; written so that NaN is in doubt. (…, 1, 1)"""
     sizes = op.ReduceSum(w * w, op.Constant(value_ints=[-2, -1])) * 0.0
     sound = osa.GramAmplification(m, norm) + sizes <= FLOAT32_AMPLIFICATION
     return op.Where(sound, op.Constant(value_float=0.0), op.Constant(value_float=1.0))
@@ -43,7 +43,7 @@ def IsInDoubt(m, w, norm):
 
 @script(osa, default_opset=op)
 def IsLostInGram(m, norm):
-    """Whether the Gram matrix in float64 has lost digits of a float32 result; NaN has not lost anything. (…, 1, 1)
+    """True where the Gram matrix in float64 has lost digits of a float32 result, but not for NaN. (…, 1, 1)
 
     Beyond ‖S‖ of 8 every method loses in proportion to it.
     """
@@ -53,7 +53,7 @@ def IsLostInGram(m, norm):
 
 @script(osa, default_opset=op)
 def IsLostInTerms(q, k, c):
-    """Whether S = c(QKᵀ − KQᵀ), with an error of up to eps·|c|·‖Q‖·‖K‖ in float64, lacks digits of a float32 result."""
+    """True where S = c(QKᵀ − KQᵀ), with an error of eps·|c|·‖Q‖·‖K‖ in float64, lacks digits of a float32 result."""
     matrix = op.Constant(value_ints=[-2, -1])
     squares = op.ReduceSum(q * q, matrix) * op.ReduceSum(k * k, matrix) * (c * c)
     return squares > op.CastLike(LARGEST_TERMS_SQUARED, q)

@@ -1,6 +1,6 @@
-"""Scaling: how often to halve, and the doubling that undoes it."""
+"""Scaling: the number of halvings, and the doubling that undoes them."""
 
-# functions carry the names they have in the graph
+# functions have the names that they have in the graph
 from __future__ import annotations
 
 import onnx
@@ -11,7 +11,7 @@ from osa_runtime.exporters.functions.choice import osa
 from osa_runtime.exporters.unrolling import unroll_loop
 from osa_runtime.ops.scaling import largest_norm, most_squarings
 
-MOST = most_squarings(False)
+MOST_SQUARINGS = most_squarings(False)
 FARTHEST_FOURTHS = 2.0 * largest_norm(1.0, -1, False) ** 4
 
 
@@ -36,8 +36,8 @@ def fourth_power(norm: float) -> float:
 
 def limits_of(theta: float, least: int = 0) -> onnx.TensorProto:
     """2·norm⁴ up to which 0, 1, 2 … squarings are enough; below ``least`` a limit that everything exceeds."""
-    limits = [fourth_power(theta * 2.0**s) if s >= least else -1.0 for s in range(MOST)]
-    return onnx.helper.make_tensor("limits", onnx.TensorProto.DOUBLE, [MOST], limits)
+    limits = [fourth_power(theta * 2.0**s) if s >= least else -1.0 for s in range(MOST_SQUARINGS)]
+    return onnx.helper.make_tensor("limits", onnx.TensorProto.DOUBLE, [MOST_SQUARINGS], limits)
 
 
 @script(osa, default_opset=op)
@@ -66,7 +66,7 @@ def DoubledPhi1(e, y, squarings):
 
 
 def _phi1_to_unroll() -> onnx.FunctionProto:
-    """With a step for each squaring: unrolling drops the last E."""
+    """DoubledPhi1 with a step for each squaring: unrolling drops the last E."""
 
     @script(osa, default_opset=op)
     def DoubledPhi1(e, y, squarings):

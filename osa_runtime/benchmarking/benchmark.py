@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from osa_runtime.benchmarking.eager import EagerModel
 
 Array = NDArray[Any]
-# Called with a description of the step, how many of its parts are done, and how many there are.
+# Called with a description of the step, the number of its parts that are done, and their total.
 ShowProgress = Callable[[str, int, int], None]
 NO_MEMORY = "memory was not measured: only Linux reports the peak of a process"
 

@@ -37,7 +37,7 @@ class DynamicAxes:
 
     @property
     def tokens(self) -> str | None:
-        """The axis of that name, or the only one next to the batch."""
+        """The axis of that name, or the only one other than the batch."""
         lengths = self.interface.lengths
         return "tokens" if "tokens" in lengths else lengths[0] if len(lengths) == 1 else None
 
@@ -47,7 +47,7 @@ class DynamicAxes:
 
     @property
     def fixed_batch(self) -> int | None:
-        """The number of rows of a model that takes no other; None where it is dynamic, or where nothing is known."""
+        """The number of rows of a model with a fixed batch; None if it is dynamic or unknown."""
         known = [spec for spec in self.interface.inputs if spec.shape != ANY_SHAPE]
         first = known[0].shape[0] if known and known[0].shape else None
         return first if self.batch is None and isinstance(first, int) else None
@@ -63,7 +63,7 @@ def configurations(
     tokens: tuple[int, ...] | None,
     data: Configuration | None = None,
 ) -> list[Configuration]:
-    """Every batch with every length. ``data`` has the sizes of the caller's own arrays, where they were given."""
+    """Every batch with every length. ``data`` has the sizes of the caller's own arrays, if there are any."""
     rows = _batches(axes, batches, data)
     lengths = _lengths(axes, tokens, data)
     return [Configuration(batch, length) for length, batch in itertools.product(lengths, rows)]
@@ -75,7 +75,7 @@ def _batches(axes: DynamicAxes, asked: tuple[int, ...] | None, data: Configurati
         chosen = asked or tuple(size for size in DEFAULT_BATCHES if _fits(limits, size))
         _check_range("batches", axes.batch, chosen, axes)
         return chosen or (_least(limits),)
-    if axes.fixed_batch is None:  # nothing is known of the axes, so the data decides
+    if axes.fixed_batch is None:  # the axes are unknown, so the data decides
         return asked or (data.batch if data else 1,)
     if asked and asked != (axes.fixed_batch,):
         raise InputError(

@@ -37,7 +37,7 @@ class EagerModel:
 
     @property
     def depth(self) -> int:
-        """How many matrices the signal may pass, as the export counts them for its tolerance."""
+        """The number of matrices in sequence, as the export counts them for its tolerance."""
         return rounding_depth(self._model)
 
     @property

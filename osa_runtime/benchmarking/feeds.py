@@ -19,7 +19,7 @@ Array = NDArray[Any]
 Feeds = dict[str, Array]
 FedConfiguration = tuple[Configuration, Mapping[str, Array]]
 
-REAL_DATA = "give real arrays"
+REAL_DATA = "pass real arrays"
 
 
 def build_cases(session: Session, settings: BenchmarkSettings) -> tuple[list[FedConfiguration], str, list[str]]:
@@ -39,7 +39,7 @@ def random_feeds(axes: DynamicAxes, configuration: Configuration, seed: int) -> 
     unknown = [spec.name for spec in axes.interface.inputs if spec.shape == ANY_SHAPE]
     if unknown:
         raise InputError(
-            f"The model file says neither type nor shape of {', '.join(unknown)}; "
+            f"The model file has neither type nor shape of {', '.join(unknown)}; "
             f"measure the exported folder instead, or {REAL_DATA}."
         )
     if axes.others:
@@ -73,7 +73,7 @@ def fit_data(data: Mapping[str, Array], axes: DynamicAxes, configuration: Config
 
 def _fitted(array: Array, spec: TensorSpec | None, axes: DynamicAxes, configuration: Configuration) -> Array:
     if spec is None or array.ndim == 0:
-        return array  # the session says what is wrong with it
+        return array  # the session reports what is wrong with it
     if spec.shape == ANY_SHAPE or spec.shape[:1] == (axes.fixed_batch,):
         array = _repeat(array, 0, configuration.batch)
     for place, name in enumerate(spec.shape if array.ndim == len(spec.shape) else ()):

@@ -1,4 +1,4 @@
-"""From timed calls to figures: percentiles, throughput, spread, ratio, and whether to trust them."""
+"""Figures from timed calls: percentiles, throughput, spread, ratio, and reasons not to trust them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Figures:
 
 
 def summarise(blocks: Blocks, rows: int, contention: str | None = None) -> Figures:
-    """The figures of one contender; each call took ``rows`` rows. ``contention`` is a doubt from outside."""
+    """The figures of one contender; each call took ``rows`` rows. ``contention`` is a doubt due to other processes."""
     times = np.array([max(1, time) for block in blocks for time in block], np.float64) / MILLISECOND
     p50, p90, p99 = (float(value) for value in np.percentile(times, (50, 90, 99)))
     throughput = rows * times.size / float(times.sum()) * 1e3
@@ -66,7 +66,7 @@ def summarise(blocks: Blocks, rows: int, contention: str | None = None) -> Figur
 
 
 def ratio(ours: Blocks, theirs: Blocks) -> Percentiles:
-    """How many times as fast as theirs ours are: medians of the same round against each other."""
+    """The ratio of their time to ours, from medians of the same round."""
     return spread_of(block_medians(theirs) / block_medians(ours))
 
 

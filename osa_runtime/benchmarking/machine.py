@@ -1,7 +1,7 @@
-"""The machine and the versions of a measurement, and how much of the cores other processes used meanwhile.
+"""The machine and the versions of a measurement, and the use of its cores by other processes.
 
 A machine that is busy all the time makes steady figures that are wrong all the same: torch's threads wait for each
-other at every operator, and one core that is taken has made eager a hundred times slower.
+other at every operator, and one busy core has made eager a hundred times slower.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ContentionWatch:
         self._busy, self._own, self._start = _busy_seconds(), _own_seconds(), time.perf_counter()
 
     def busy_cores(self) -> float | None:
-        """The average number of our cores that others kept busy since the start; None where it is unknown."""
+        """The average number of our cores that other processes used since the start; None if it is unknown."""
         busy = _busy_seconds()
         if busy is None or self._busy is None:
             return None
@@ -61,7 +61,7 @@ class ContentionWatch:
 
 
 def contention_doubt(busy: float | None, threads: int) -> str | None:
-    """Why a measurement with so many threads cannot be trusted; idle cores beyond the threads may be used."""
+    """The reason not to trust a measurement with this many threads; idle cores beyond them may be used by others."""
     cores = usable_cores()
     if busy is None or busy <= max(0, cores - threads) + TOLERATED * cores:
         return None

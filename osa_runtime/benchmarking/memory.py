@@ -41,12 +41,14 @@ def memory_can_be_measured() -> bool:
 
 
 def measure_memory(job: Mapping[str, Any], feeds: Sequence[Mapping[str, Array]]) -> MemoryGrowth:
-    """``job`` names the contender and how to open it, as ``main`` reads it."""
+    """Measure one contender; ``job`` names it and how to open it, as ``main`` reads it."""
     with tempfile.TemporaryDirectory() as folder:
         files = []
         for number, arrays in enumerate(feeds):
             files.append(str(Path(folder) / f"{number}.npz"))
-            np.savez(files[-1], *arrays.values())  # by number: an input may have a name that savez takes for its own
+            np.savez(
+                files[-1], *arrays.values()
+            )  # by number: an input may have the name of one of savez's own arguments
         text = json.dumps({**job, "feeds": files, "names": [list(arrays) for arrays in feeds]})
         command = [sys.executable, "-m", "osa_runtime.benchmarking.memory"]
         child = subprocess.run(command, input=text, capture_output=True, text=True, check=False)

@@ -1,6 +1,6 @@
 """The time of an ONNX graph by operator and by node, from ONNX Runtime's own trace.
 
-A Loop or an If contains its inner nodes, which are in the trace, too. So each node counts with its own time only,
+A Loop or an If contains its inner nodes, which are in the trace, too. So only the own time of each node counts,
 without that of the nodes inside it, and the shares add up to the whole.
 """
 

@@ -20,7 +20,7 @@ LOADS, PATIENCE = 3, 6.0
 
 
 def timed_opening(start: Callable[[], T], loads: int = LOADS) -> tuple[T, float]:
-    """Return what ``start`` opens, and the median of its seconds.
+    """Return the result of ``start``, and the median of its seconds.
 
     The first time, which imports libraries, does not count. More than three loads take no more than some seconds.
     """
@@ -44,7 +44,7 @@ def eager_class() -> type[EagerModel]:
 
 
 def describe_session(session: Session, path: Path) -> dict[str, Any]:
-    """The artifact, and the device and provider on which it really runs."""
+    """The artifact, and the device and provider on which it actually runs."""
     placement = session.placement
     return {
         "path": str(path),
@@ -62,7 +62,7 @@ def describe_session(session: Session, path: Path) -> dict[str, Any]:
 
 
 def _size_on_disk(session: Session) -> int:
-    """The model, weights that are kept outside it, and the manifest."""
+    """The size of the model, its external weights and the manifest."""
     folder = session.path.parent
     if session.manifest is not None:
         files = [folder / name for name in (*session.manifest.files, MANIFEST_FILE)]

@@ -60,7 +60,7 @@ def _draw(
 
 
 def _label_ratios(axes: Any, result: BenchmarkResult) -> None:
-    """Write how many times as fast as eager the artifact is, above eager's points."""
+    """Label eager's points with the artifact's speed relative to eager."""
     from matplotlib.patheffects import withStroke
 
     halo = [withStroke(linewidth=3, foreground="white")]

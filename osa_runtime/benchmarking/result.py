@@ -61,7 +61,7 @@ class BenchmarkResult:
 
     @property
     def doubts(self) -> list[str]:
-        """Why not to trust figures: the first reason of each configuration that has one."""
+        """Reasons not to trust figures: the first of each configuration that has one."""
         first = [(m, next((f.doubt for f in m.figures.values() if f.doubt), None)) for m in self.measurements]
         return [f"{m.configuration}: {doubt}" for m, doubt in first if doubt]
 

@@ -1,6 +1,6 @@
 """Timed calls in rotating blocks: a pause, warm-up calls, several timed calls, then the next contender.
 
-The thread pools of ONNX Runtime and torch spin for a while after each call and steal each other's cores, so contenders
+The thread pools of ONNX Runtime and torch spin for a while after each call and take each other's cores, so contenders
 that take turns call by call slow each other down. After a pause the other pool sleeps.
 """
 
@@ -38,7 +38,7 @@ class Schedule:
 
     @property
     def blocks(self) -> int:
-        """No more than there are calls, so that few calls stay few."""
+        """The number of blocks, at most the number of calls, so that few calls stay few."""
         return min(self.rounds, self.iterations)
 
 

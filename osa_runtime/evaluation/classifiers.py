@@ -15,7 +15,7 @@ from osa_runtime.errors import InputError
 from osa_runtime.interface import Interface
 from osa_runtime.pixels import Standardisation
 from osa_runtime.recognition import CHECKPOINT_FOLDER, CONFIG_FILE
-from osa_runtime.runtime.device import Where
+from osa_runtime.runtime.device import DeviceOptions
 from osa_runtime.runtime.input_checks import Array
 from osa_runtime.runtime.session import load
 
@@ -53,7 +53,7 @@ class Classifier:
 
 
 @contextlib.contextmanager
-def open_classifier(path: Path, where: Where) -> Iterator[Classifier]:
+def open_classifier(path: Path, where: DeviceOptions) -> Iterator[Classifier]:
     if path.is_dir() and not (path / MANIFEST_FILE).exists() and _holds_checkpoint(path):
         yield _checkpoint(path, where)
         return
@@ -68,7 +68,7 @@ def _holds_checkpoint(path: Path) -> bool:
     return (path / CONFIG_FILE).exists() or (path / CHECKPOINT_FOLDER / CONFIG_FILE).exists()
 
 
-def _checkpoint(path: Path, where: Where) -> Classifier:
+def _checkpoint(path: Path, where: DeviceOptions) -> Classifier:
     try:
         import torch
 

@@ -12,7 +12,7 @@ from osa_runtime.errors import DataError, InputError
 from osa_runtime.evaluation.classifiers import Classifier, open_classifier
 from osa_runtime.evaluation.samples import Samples, read_samples
 from osa_runtime.parity.evaluation import Accuracy, Evaluation
-from osa_runtime.runtime.device import Where
+from osa_runtime.runtime.device import DeviceOptions
 from osa_runtime.runtime.input_checks import Array
 
 Progress = Callable[[str, int, int], None]  # the model, samples done, all samples
@@ -42,8 +42,12 @@ def evaluate(
     """
     for name, value in (("batch_size", batch_size), ("limit", limit)):
         if value is not None and value < 1:
-            raise InputError(f"{name}={value}: expected a whole number of at least 1.")
-    where, size, tell = Where(device, threads, allow_fallback), batch_size or BATCH_SIZE, progress or (lambda *_: None)
+            raise InputError(f"{name}={value}: expected a whole number from 1 on.")
+    where, size, tell = (
+        DeviceOptions(device, threads, allow_fallback),
+        batch_size or BATCH_SIZE,
+        progress or (lambda *_: None),
+    )
     samples = read_samples(data, data_folder).limited(limit)
     mine, notes = _answers(Path(artifact), samples, where, size, tell)
     first = Evaluation(samples.name, samples.sha256(), _accuracy(str(artifact), samples, mine), notes=notes)
@@ -61,8 +65,10 @@ def evaluate(
     )
 
 
-def _answers(path: Path, samples: Samples, where: Where, size: int, tell: Progress) -> tuple[Array, tuple[str, ...]]:
-    """The class that the model assigns to each sample, and notes for the reader."""
+def _answers(
+    path: Path, samples: Samples, where: DeviceOptions, size: int, tell: Progress
+) -> tuple[Array, tuple[str, ...]]:
+    """The class that the model gives each sample, and what a reader should know."""
     with open_classifier(path, where) as model:
         feeds, notes = samples.feeds(model), samples.notes
         if samples.images is not None and model.standardisation(model.inputs[0].name) is None:

@@ -15,9 +15,9 @@ MARKER = "osa-package.json"
 
 
 def name_artifacts(artifacts: Sequence[Path], name: str | None, server: str) -> dict[str, Path]:
-    """Each after its folder, or the only one after ``name``."""
+    """Name each artifact after its folder, or the only one ``name``."""
     if not artifacts:
-        raise InputError("There is nothing to package; name at least one folder that `osa export` wrote.")
+        raise InputError("There is nothing to package; pass at least one folder that `osa export` wrote.")
     if name is not None and len(artifacts) > 1:
         raise InputError(f"name={name!r} is for one model, got {len(artifacts)} artifacts; leave it out.")
     found: dict[str, Path] = {}
@@ -35,7 +35,7 @@ def name_artifacts(artifacts: Sequence[Path], name: str | None, server: str) -> 
 
 
 def open_onnx(folder: Path) -> Artifact:
-    """Whose files are those of its manifest."""
+    """Open an ONNX artifact and compare its files with its manifest."""
     artifact = Artifact.open(folder)
     kind = artifact.manifest.format
     if kind != "onnx":

@@ -1,6 +1,6 @@
-"""Protobuf's text format, as much of it as configurations need. Writing it takes no protobuf.
+"""Protobuf's text format, as far as configurations need it, without the protobuf package.
 
-A mapping is a message, a list a repeated field, ``Word`` the name of an enum's value, and the rest what it looks like.
+A mapping is a message, a list a repeated field, ``Word`` the name of an enum's value, and the rest a scalar.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ def _scalar(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, int):
         return str(value)
-    raise TypeError(f"{value!r} has no place in a configuration")
+    raise TypeError(f"{value!r} cannot be written to a configuration")
 
 
 def _escaped(text: str) -> str:
-    """Printable ASCII as it is, every other byte in octal, always of three digits: a digit may follow."""
+    """Escape all but printable ASCII in octal, always with three digits, since a digit may follow."""
     return "".join(_ESCAPES.get(byte) or (chr(byte) if 32 <= byte < 127 else f"\\{byte:03o}") for byte in text.encode())

@@ -1,6 +1,6 @@
 """A Ray Serve application from exported folders.
 
-OUT/osa-package.json           what was packed; it tells a folder that we wrote from any other
+OUT/osa-package.json           the list of packed models; marks a folder that we wrote
 OUT/serve.json                 for ``serve deploy`` and ``serve run``
 OUT/models/NAME/VERSION/       the artifacts, as they were exported
 """
@@ -35,7 +35,7 @@ SERVICER = "osa_runtime.serving_ray.grpc_stubs.add_servicer"  # that module impo
 
 @dataclass(frozen=True)
 class RayAddresses:
-    """Addresses at which each machine of the cluster takes requests; ``grpc_port`` None leaves gRPC out."""
+    """Addresses at which each machine of the cluster accepts requests; ``grpc_port`` None leaves gRPC out."""
 
     host: str = "0.0.0.0"
     http_port: int = 8000
@@ -86,7 +86,7 @@ CONFIG, MODELS = "serve.json", "models"
 
 @dataclass(frozen=True)
 class PackedApplication:
-    """``models`` have their versions."""
+    """The result of packing; ``models`` are names with versions."""
 
     config: Path
     models: list[str]

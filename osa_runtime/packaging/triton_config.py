@@ -1,4 +1,4 @@
-"""Triton's configuration of one model, config.pbtxt, and what may be chosen in it."""
+"""Triton's configuration of one model, config.pbtxt, and its settings."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class TritonConfig:
     name: str
     interface: Interface
     settings: TritonSettings
-    parameters: Mapping[str, str] = field(default_factory=dict)  # what clients may want to know
+    parameters: Mapping[str, str] = field(default_factory=dict)  # information for clients
 
     @property
     def batch_axis(self) -> str | None:
@@ -87,7 +87,7 @@ class TritonConfig:
         return min(wanted, self.interface.axes.get(self.batch_axis, {}).get("max", wanted))
 
     def text(self, samples: Feeds, files: Mapping[str, str]) -> str:
-        """``files`` names the file of each input's warm-up sample, and is empty where there shall be no warm-up."""
+        """The text of config.pbtxt. ``files`` are the inputs' warm-up samples; without any there is no warm-up."""
         config: dict[str, Any] = {
             "name": self.name,
             "backend": self.settings.backend,
@@ -121,7 +121,7 @@ class TritonConfig:
     def _tensor(self, spec: TensorSpec) -> Message:
         dims = [axis if isinstance(axis, int) else -1 for axis in spec.shape][1 if self.max_batch else 0 :]
         entry = {"name": spec.name, "data_type": Word(f"TYPE_{PROTOCOL_NAMES[spec.dtype]}"), "dims": dims or [1]}
-        # Triton knows no empty dims: an output with nothing but the batch axis is [1] to clients.
+        # Triton does not support empty dims: an output with only the batch axis is [1] to clients.
         return entry | ({"reshape": {"shape": []}} if self.max_batch and not dims else {})
 
     def _batching(self) -> Message:

@@ -33,12 +33,12 @@ class TritonPythonModel:
         except OsaError as error:
             raise self._triton.TritonModelException(str(error)) from error
         manifest = self._session.manifest
-        assert manifest is not None  # what was loaded is a folder, and has one
+        assert manifest is not None  # a folder was loaded, so it has a manifest
         self._interface = manifest.interface
         self._plan = BatchPlan(self._interface)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """As many responses as requests, each the answer or the error of its own request."""
+        """Return a response for each request: its answer or its error."""
         entries = [self._entry(request) for request in requests]
         for group in self._groups([entry for entry in entries if isinstance(entry, Job)]):
             for job in execute(self._session.run, self._plan, group).again:
@@ -51,7 +51,7 @@ class TritonPythonModel:
     def _entry(self, request: Any) -> Job | Exception:
         try:
             return self._job({tensor.name(): tensor.as_numpy() for tensor in request.inputs()})
-        except Exception as error:  # noqa: BLE001 - whatever it was, the other requests of the batch are answered
+        except Exception as error:  # noqa: BLE001 - after any error the other requests of the batch are answered
             return error
 
     def _job(self, tensors: dict[str, Array]) -> Job:
@@ -61,7 +61,7 @@ class TritonPythonModel:
         return Job(arrays, self._plan.extent(arrays), _ignore, arrived=0.0, deadline=math.inf)
 
     def _groups(self, jobs: Sequence[Job]) -> list[list[Job]]:
-        """Requests that may share a run: Triton hands over lengths that are too different to be padded."""
+        """Group requests that may share a run: Triton also joins lengths that are too different to be padded."""
         groups: list[list[Job]] = []
         for job in jobs:
             fitting = (group for group in groups if all(job.extent.fits(other.extent) for other in group))
@@ -88,7 +88,7 @@ class TritonPythonModel:
 
 
 def _threads(config: Mapping[str, Any]) -> int:
-    """Threads from the configuration, or this instance's share of the cores, of which one is left to Triton itself."""
+    """The configured threads, or this instance's share of the cores, of which one is left to Triton itself."""
     chosen = config.get("parameters", {}).get("threads", {}).get("string_value")
     if chosen is not None:
         return int(chosen)
@@ -98,4 +98,4 @@ def _threads(config: Mapping[str, Any]) -> int:
 
 
 def _ignore(job: Job) -> None:
-    """Triton waits for the whole batch, so that nothing happens when one job of it is done."""
+    """Do nothing when one job is done: Triton waits for the whole batch."""

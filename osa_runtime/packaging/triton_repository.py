@@ -1,14 +1,14 @@
 """A model repository for NVIDIA's Triton, from exported folders.
 
-REPO/osa-package.json             what was packed; it tells a repository that we wrote from any other folder
+REPO/osa-package.json             the list of packed models; marks a repository that we wrote
 REPO/NAME/config.pbtxt            inputs, outputs, batching, warm-up
 REPO/NAME/warmup/                 the samples of the warm-up
 REPO/NAME/1/model.onnx            the artifact, as it was exported, with its manifest
-REPO/NAME/1/model.py, osa_runtime/    for the python backend: what runs it
+REPO/NAME/1/model.py, osa_runtime/    for the python backend: the code that runs it
 
 ``osa serve --repository REPO`` serves the same folder.
 
-The copy of our runtime lies next to the model, so that a model runs on the very code it was packed with, whatever is
+The copy of our runtime is next to the model, so that a model runs on the code it was packed with, whatever is
 installed there, and two models of different age run side by side. It needs numpy and ONNX Runtime.
 """
 
@@ -44,7 +44,7 @@ from osa_runtime.packaging.triton_model import TritonPythonModel  # noqa: E402, 
 
 @dataclass(frozen=True)
 class PackedModel:
-    """``max_batch`` is 0 for a model that takes one request at a time."""
+    """A packed model; ``max_batch`` is 0 for one that takes one request at a time."""
 
     name: str
     artifact: Path
@@ -89,7 +89,7 @@ def _write_model(repository: Path, name: str, folder: Path, settings: TritonSett
 
 
 def _tried_samples(artifact: Artifact, config: TritonConfig) -> Feeds:
-    """The model runs them here first: in Triton a sample that fails keeps the model from starting."""
+    """Samples that the model has run here: in Triton a sample that fails prevents the model from starting."""
     feeds = sample_inputs(config.interface, usual_sizes(config.interface))
     with load(artifact.folder, threads=1, check_hash=False) as session:
         try:
@@ -115,7 +115,7 @@ def _description(packed: Sequence[PackedModel], settings: TritonSettings) -> str
 PACKAGE = Path(__file__).resolve().parent.parent
 MODEL = f"{PACKAGE.name}.packaging.triton_model"
 PROBE = PACKAGE / "runtime" / "provider_probe.py"  # a script that is run, not imported
-FACADE = ("evaluation", "models", "nn", "ops", "verification")  # what osa_runtime/__init__.py imports on demand
+FACADE = ("evaluation", "models", "nn", "ops", "verification")  # osa_runtime/__init__.py imports these on demand
 LEFT_OUT = ("numpy", f"{PACKAGE.name}.runtime.torch_session", *(f"{PACKAGE.name}.{part}" for part in FACADE))
 
 

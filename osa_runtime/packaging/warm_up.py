@@ -1,7 +1,7 @@
-"""Inputs that Triton runs before it calls a model ready, so that no client pays for the first run.
+"""Inputs that Triton runs before it reports a model ready, so that no client waits for the first run.
 
-They lie as raw bytes in the folder ``warmup``, one file per input. Zeros or random bytes, which Triton could make
-itself, would be ids that the model does not know and masks without any token.
+They are raw bytes in the folder ``warmup``, one file per input. Zeros or random bytes, which Triton could generate
+itself, would be unknown ids and masks without any real token.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Feeds = dict[str, NDArray[Any]]
 
 
 def write_samples(folder: Path, feeds: Feeds) -> dict[str, str]:
-    """The file of each input, by number: the name of an input need not be one that a file can have."""
+    """Write the file of each input, named by number: an input's name need not be a valid file name."""
     folder.mkdir()
     names = {name: f"input{number}" for number, name in enumerate(feeds)}
     for name, file in names.items():

@@ -1,4 +1,4 @@
-"""Why CUDA cannot be used here, and what to do about it: the wheel, a library, the driver or the device's number."""
+"""The reason why CUDA cannot be used here, with a remedy: the wheel, a library, the driver or the device's number."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ON_THE_CPU = "or choose the device cpu"
 
 
 def onnx_cuda_problem() -> str | None:
-    """What keeps ONNX Runtime from CUDA, with its remedy; None when its CUDA provider really starts."""
+    """The problem that keeps ONNX Runtime from CUDA, with its remedy; None if its CUDA provider starts."""
     if CUDA_PROVIDER not in listed_providers():
         wheels = installed_wheels()
         listed = " and ".join(f"{name} {version}" for name, version in wheels.items()) or "the installed ONNX Runtime"
@@ -31,7 +31,7 @@ def onnx_cuda_problem() -> str | None:
 
 
 def torch_cuda_problem(torch: Any, index: int) -> str | None:
-    """What keeps PyTorch from the CUDA device ``index``, with its remedy."""
+    """The problem that keeps PyTorch from the CUDA device ``index``, with its remedy."""
     if torch.version.cuda is None:
         return f"torch {torch.__version__} is built without CUDA. Install a CUDA build of torch, {ON_THE_CPU}."
     if not torch.cuda.is_available():
@@ -45,7 +45,7 @@ def torch_cuda_problem(torch: Any, index: int) -> str | None:
 
 @functools.lru_cache(maxsize=1)
 def _probe_once() -> ProviderStatus:
-    # A start of CUDA takes seconds and its outcome does not change while a process lives.
+    # Starting CUDA takes seconds, and the result does not change during a process.
     return probe_provider(CUDA_PROVIDER)
 
 
@@ -53,7 +53,7 @@ def _driver_remedy() -> str:
     if not driver_loads():
         return f"; there is no NVIDIA driver either ({DRIVER} cannot be loaded). Install the driver, {ON_THE_CPU}."
     libraries = 'Install the libraries of CUDA with `pip install "onnxruntime-gpu[cuda,cudnn]"`'
-    return f". {libraries}, {ON_THE_CPU}; `osa doctor` tells more."
+    return f". {libraries}, {ON_THE_CPU}; see `osa doctor`."
 
 
 def driver_loads() -> bool:

@@ -1,4 +1,4 @@
-"""Where a model shall run, and what happens when it cannot run there."""
+"""The device of a model: the requested one, the fallback to the CPU, and the actual one."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def parse_device(text: str) -> Device:
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """How a session shall be started. ``threads`` None leaves the number to the runtime.
+    """Options of a new session. ``threads`` None leaves the number to the runtime.
 
-    ``profile`` is where ONNX Runtime shall write its trace of every node: the start of a file name.
-    ``count_squarings`` makes an ONNX session count the squarings of each layer, where its graph tells.
+    ``profile`` is the start of the file name for ONNX Runtime's trace of every node.
+    ``count_squarings`` makes an ONNX session count the squarings of each layer, where its graph has the count.
     """
 
     device: Device = CPU
@@ -50,15 +50,15 @@ class LoadOptions:
             raise InputError(f"threads is {self.threads!r}, expected a whole number of at least 1, or None.")
 
     def fall_back(self, problem: str) -> str:
-        """The note on a fallback to the CPU, where the caller has allowed one; otherwise the error."""
+        """The note on a fallback to the CPU, if the caller has allowed one; otherwise a DeviceError."""
         if not self.allow_fallback:
             raise DeviceError(f"The model cannot run on {self.device}: {problem}")
-        return f"{self.device} was asked for, but the model runs on the CPU: {problem}"
+        return f"{self.device} was requested, but the model runs on the CPU: {problem}"
 
 
 @dataclass(frozen=True)
-class Where:
-    """On what a model is asked to run."""
+class DeviceOptions:
+    """The device on which a model should run."""
 
     device: str = "cpu"
     threads: int | None = None
@@ -67,9 +67,9 @@ class Where:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a session really runs.
+    """The device on which a session actually runs.
 
-    ``cpu_nodes`` are the nodes that run on the CPU in a session on CUDA, None where the runtime does not tell; some
+    ``cpu_nodes`` are the nodes that run on the CPU in a session on CUDA, None if the runtime does not report them; some
     of them are there by design, since ONNX Runtime computes shapes on the CPU. ``note`` explains a fallback.
     """
 

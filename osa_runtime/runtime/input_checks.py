@@ -1,4 +1,4 @@
-"""Inputs are checked before a model sees them: names, types, ranks, fixed axes, named axes, values, in this order."""
+"""Checks of inputs before a run: names, types, ranks, fixed axes, named axes, values, in this order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = NDArray[Any]
 
 
 def check_inputs(feeds: Mapping[str, Any], interface: Interface) -> dict[str, Array]:
-    """The feeds as arrays, in the order of the model's inputs; the first thing that is wrong is an InputError."""
+    """The feeds as arrays, in the order of the model's inputs; the first problem is an InputError."""
     _check_names(feeds, interface)
     arrays = {spec.name: _array(spec, feeds[spec.name]) for spec in interface.inputs if spec.name in feeds}
     known = [spec for spec in interface.inputs if spec.name in feeds and spec.shape != ANY_SHAPE]
@@ -31,7 +31,7 @@ def check_inputs(feeds: Mapping[str, Any], interface: Interface) -> dict[str, Ar
 
 
 def check_values(arrays: Mapping[str, Array], interface: Interface) -> None:
-    """An id beyond the model's table would fail in the middle of a batch; a pixel beyond its scale would not fail."""
+    """Check ids and pixels: an id beyond the table would fail in the middle of a batch, a pixel not at all."""
     for name, limits in interface.values.items():
         array = arrays.get(name)
         if array is None or not array.size:
@@ -51,7 +51,7 @@ def check_finite_inputs(arrays: Mapping[str, Array]) -> None:
 
 
 def describe_nonfinite(array: Array) -> str | None:
-    """How many values are NaN or Inf and where the first is; None when all are finite."""
+    """The number of values that are NaN or Inf and the index of the first; None if all are finite."""
     if array.dtype.kind != "f":
         return None
     finite = np.isfinite(array)
@@ -131,7 +131,7 @@ def _check_range(where: str, size: int, limits: Mapping[str, int]) -> None:
     if size < least:
         raise InputError(f"{where}, expected at least {least}.")
     if "max" in limits and size > limits["max"]:
-        raise InputError(f"{where}, expected at most {limits['max']}: the model was exported for no more.")
+        raise InputError(f"{where}, expected at most {limits['max']}: the limit with which the model was exported.")
 
 
 class QuickCheck:
@@ -165,7 +165,7 @@ class QuickCheck:
 
 
 class CalibratedRanges:
-    """Empty for models that take whatever comes."""
+    """The ranges of the calibration examples; empty for models without static quantisation."""
 
     def __init__(self, manifest: Manifest | None) -> None:
         described = manifest.quantization if manifest is not None else None
@@ -177,7 +177,7 @@ class CalibratedRanges:
         return bool(self._ranges)
 
     def beyond(self, arrays: Mapping[str, Array]) -> list[str]:
-        """A sentence for each input that holds more or less than any example did."""
+        """A sentence for each input with values outside the range of the examples."""
         found = []
         for name, (low, high) in self._ranges.items():
             array = arrays.get(name)
@@ -187,7 +187,7 @@ class CalibratedRanges:
             if least < low or most > high:
                 found.append(
                     f"Input {name} holds values from {least:.4g} to {most:.4g}, but this model was quantised with "
-                    f"examples from {low:.4g} to {high:.4g}: what lies beyond may be cut off. Quantise it with "
+                    f"examples from {low:.4g} to {high:.4g}: values outside may be cut off. Quantise it with "
                     "examples like this, or use the artifact that it was made from."
                 )
         return found

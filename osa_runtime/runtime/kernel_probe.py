@@ -1,7 +1,7 @@
 """Run as a script in a process of its own: the kernels that ONNX Runtime has registered for one provider, as JSON.
 
 ONNX Runtime crashes while it lists kernels when one of the providers in its wheel cannot load its libraries,
-so nobody should ask it in a process that has anything to lose. The last line on stdout is the list.
+so it is asked in a separate process. The last line on stdout is the list.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which kernels an execution provider has: asked from ONNX Runtime itself, or from a table where that is impossible."""
+"""The kernels of an execution provider: listed by ONNX Runtime itself, or in a table where that is impossible."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from osa_runtime.runtime.wheels import installed_wheels
 PROBE = Path(__file__).with_name("kernel_probe.py")
 PROBE_TIMEOUT = 60.0  # seconds
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
-OPEN_END = 2**31 - 1  # how ONNX Runtime writes "until the operator changes"
+OPEN_END = 2**31 - 1  # ONNX Runtime's notation for "until the operator changes"
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,14 @@ class Kernel:
     types: Mapping[str, frozenset[str]]
 
     def serves(self, need: KernelNeed) -> bool:
-        # As ONNX Runtime does: without a last version, only the very version that the kernel was written for counts.
+        # As in ONNX Runtime: without a last version, a kernel is for exactly the version that it was written for.
         in_range = self.first == need.version or (self.first < need.version <= self.last != OPEN_END)
         return in_range and all(need.types.get(name, frozenset()) <= types for name, types in self.types.items())
 
 
 @dataclass(frozen=True)
 class KernelNeed:
-    """What one node asks for. ``version`` is the opset in which its operator last changed."""
+    """The kernel that one node needs. ``version`` is the opset in which its operator last changed."""
 
     domain: str
     operator: str
@@ -58,7 +58,7 @@ class KernelNeed:
 
 @dataclass(frozen=True)
 class KernelList:
-    """The kernels of one provider. What a partial list (``complete`` false) does not mention is unknown."""
+    """The kernels of one provider. Kernels that a partial list (``complete`` false) does not have are unknown."""
 
     provider: str
     source: str
@@ -74,7 +74,7 @@ class KernelList:
         return found
 
     def serves(self, need: KernelNeed) -> bool | None:
-        """Whether there is a kernel; None where this list cannot know."""
+        """True if there is a kernel, False if not, None if this list is not complete enough."""
         candidates = self._by_operator.get((need.domain, need.operator), [])
         if any(kernel.serves(need) for kernel in candidates):
             return True
@@ -103,7 +103,7 @@ def list_kernels(provider: str) -> KernelList:
 
 
 def _ask(name: str) -> tuple[Kernel, ...]:
-    """The kernels that ONNX Runtime lists, none where it cannot."""
+    """The kernels that ONNX Runtime lists, empty if it cannot."""
     command = [sys.executable, "-P", str(PROBE), name]  # -P: the probe's folder must not shadow other modules
     try:
         child = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT, check=False)

@@ -21,7 +21,7 @@ from osa_runtime.runtime.wheels import wheel_problem
 
 CPU_PROVIDER = "CPUExecutionProvider"
 EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
-FATAL = 4  # ONNX Runtime's log level; what it logs below that, it also raises
+FATAL = 4  # ONNX Runtime's log level; messages below that are also raised as errors
 DTYPE_OF = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(double)": "float64"} | {
     f"tensor({name})": name for name in ("int64", "int32", "int16", "int8", "uint8", "bool")
 }
@@ -63,7 +63,7 @@ class OnnxSession(Session):
         except ArtifactError as error:
             if "CUDA" not in str(error):
                 raise
-            return None, f"{error.__cause__}. `osa doctor` tells more; choose another device, {ON_THE_CPU}."
+            return None, f"{error.__cause__}. See `osa doctor`; choose another device, {ON_THE_CPU}."
         if CUDA_PROVIDER not in session.get_providers():
             return None, f"ONNX Runtime chose {', '.join(session.get_providers())} instead. See `osa doctor`."
         return session, None
@@ -78,7 +78,7 @@ class OnnxSession(Session):
             wanted.enable_profiling = True
             wanted.profile_file_prefix = str(options.profile)
         try:
-            # enable_fallback=0: a session never changes its provider behind the caller's back
+            # enable_fallback=0: a session never changes its provider silently
             model: str | bytes = str(source.path)
             if self._counts:
                 wanted.add_session_config_entry(EXTERNAL_DATA_FOLDER, str(source.path.parent))
@@ -104,7 +104,7 @@ class OnnxSession(Session):
         return dict(zip(names, values[: len(self.outputs)], strict=False))
 
     def _run_bound(self, session: Any, names: Sequence[str], feeds: Mapping[str, Array], device: Device) -> list[Array]:
-        """One copy to the device and one back: between them ONNX Runtime keeps everything there."""
+        """Run with one copy to the device and one back; ONNX Runtime keeps everything else on the device."""
         binding = session.io_binding()
         for name, array in feeds.items():
             value = self._ort.OrtValue.ortvalue_from_numpy(array, device.kind, device.index)
@@ -126,10 +126,10 @@ class OnnxSession(Session):
 
 
 def cpu_nodes(session: Any) -> tuple[str, ...] | None:
-    """The nodes that ONNX Runtime placed on the CPU; None for releases before 1.24, which do not tell."""
+    """The nodes that ONNX Runtime placed on the CPU; None for releases before 1.24, which do not report them."""
     try:
         subgraphs = session.get_provider_graph_assignment_info()
-    except Exception:  # noqa: BLE001 - a report is worth less than the session
+    except Exception:  # noqa: BLE001 - a failed report must not end the session
         return None
     nodes = [node for part in subgraphs if part.ep_name == CPU_PROVIDER for node in part.get_nodes()]
     return tuple(f"{node.name} ({node.op_type})" for node in nodes)

@@ -1,4 +1,4 @@
-"""Run as a script in a process of its own: does one execution provider of ONNX Runtime really load?
+"""Run as a script in a process of its own: check that one execution provider of ONNX Runtime loads.
 
 A broken driver can crash the process, and ONNX Runtime writes the reason for a failure to stderr only: a child
 process survives the one and collects the other. The last line on stdout is ``loads`` or ``fails: reason``.
@@ -24,7 +24,7 @@ def probe(name: str) -> str:
         if name != "CPUExecutionProvider":
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         session = ort.InferenceSession(IDENTITY_MODEL, options, providers=[name], enable_fallback=0)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
+    except Exception as error:  # noqa: BLE001 - any error is the answer
         return f"fails: {' '.join(str(error).split())}"
     if name not in session.get_providers():
         return f"fails: ONNX Runtime chose {', '.join(session.get_providers())} instead"

@@ -1,6 +1,6 @@
-"""Which execution providers of ONNX Runtime really load, and why the others do not.
+"""The execution providers of ONNX Runtime that load, with the reason why others do not.
 
-``onnxruntime.get_available_providers()`` says what the wheel was built with: on a machine without CUDA the GPU
+``onnxruntime.get_available_providers()`` lists what the wheel was built with: on a machine without CUDA the GPU
 wheel still lists CUDAExecutionProvider, logs an error and runs on the CPU. Here each one is tried.
 """
 
@@ -25,7 +25,7 @@ _MISSING_LIBRARY = re.compile(r"with error: (\S+): cannot open shared object fil
 
 @dataclass(frozen=True)
 class ProviderStatus:
-    """Whether one provider loads on this machine; ``reason`` says why not."""
+    """The status of one provider on this machine; ``reason`` explains why it does not load."""
 
     name: str
     loads: bool
@@ -49,7 +49,7 @@ def probe_providers() -> tuple[ProviderStatus, ...]:
 
 def probe_provider(name: str) -> ProviderStatus:
     """Try one provider in a child process, where a crash or its log output does no harm."""
-    # -P: the probe's own folder must not come first on the path, its modules could shadow others
+    # -P: the probe's folder must not come first on the path, where its modules could shadow others
     command = [sys.executable, "-P", str(PROBE), name]
     try:
         child = subprocess.run(
@@ -59,14 +59,14 @@ def probe_provider(name: str) -> ProviderStatus:
         return ProviderStatus(name, False, f"did not start within {PROBE_TIMEOUT:.0f} s")
     if child.returncode != 0:
         return ProviderStatus(name, False, f"crashed with exit code {child.returncode} while starting")
-    answer = child.stdout.strip().rpartition("\n")[2] or "fails: gave no answer"
+    answer = child.stdout.strip().rpartition("\n")[2] or "fails: no answer"
     if answer == "loads":
         return ProviderStatus(name, True)
     return ProviderStatus(name, False, _reason(answer, child.stderr))
 
 
 def _reason(answer: str, log: str) -> str:
-    """The cause rather than its consequence: a missing library that the log names, or a silent fallback."""
+    """The cause rather than its effect: a missing library that the log names, or a silent fallback."""
     missing = _MISSING_LIBRARY.search(_ANSI.sub("", log))
     if missing:
         return f"the library {missing.group(1)} is missing"

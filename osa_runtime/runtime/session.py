@@ -52,10 +52,10 @@ class Source:
 class Session(ABC):
     """A loaded model. Any number of threads may call ``run`` at the same time.
 
-    ``inputs`` and ``outputs`` say names, types and axes, ``placement`` where the model really runs, and ``artifact``
+    ``inputs`` and ``outputs`` have names, types and axes, ``placement`` is the actual device, and ``artifact``
     is the exported folder, None for a model file that was opened alone. ``squarings`` counts those of each layer
-    where ``load`` was asked for it. ``calibrated.beyond(feeds)`` names the inputs beyond the examples of a static
-    quantisation.
+    if ``load`` was called with ``count_squarings``. ``calibrated.beyond(feeds)`` names the inputs beyond
+    the examples of a static quantisation.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Session(ABC):
 
     @property
     def values(self) -> Mapping[str, Mapping[str, int]]:
-        """The range of the whole numbers that an input may hold, where there is one."""
+        """The range of the whole numbers that an input may hold, if it has one."""
         return self.interface.values
 
     @property
@@ -94,7 +94,7 @@ class Session(ABC):
         return self.artifact.manifest if self.artifact else None
 
     def run(self, feeds: Mapping[str, Any], *, check_finite: bool = False) -> dict[str, Array]:
-        """The outputs by name. ``check_finite`` refuses NaN and Inf, in the inputs and in the outputs."""
+        """Return the outputs by name. ``check_finite`` refuses NaN and Inf, in the inputs and in the outputs."""
         if self._closed:
             raise RunError(f"The session of {self.path} is closed; load the model again.")
         arrays = self.check(feeds)
@@ -106,7 +106,7 @@ class Session(ABC):
         return outputs
 
     def check(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
-        """The feeds as arrays that the model takes; the first thing that is wrong is an InputError."""
+        """Return the feeds as arrays that the model takes; the first problem is an InputError."""
         if self._quick.passes(feeds):
             arrays = {spec.name: feeds[spec.name] for spec in self.interface.inputs}
             check_values(arrays, self.interface)
@@ -114,19 +114,19 @@ class Session(ABC):
         return check_inputs(feeds, self.interface)
 
     def run_checked(self, arrays: dict[str, Array]) -> dict[str, Array]:
-        """``run`` for arrays that ``check`` gave, or that were joined from such; they are not looked at again."""
+        """``run`` for arrays that ``check`` returned, or that were joined from such; they are not checked again."""
         return self._execute(arrays)
 
     @abstractmethod
     def _execute(self, arrays: dict[str, Array]) -> dict[str, Array]:
-        """Run checked inputs; whatever the runtime raises becomes a RunError."""
+        """Run checked inputs; any error of the runtime becomes a RunError."""
 
     def end_profile(self) -> Path:
-        """Stop the trace that ``load`` was asked for, and say which file holds it."""
+        """Stop the trace that ``load`` started, and return its file."""
         raise InputError(f"{self.path} was loaded without profile=; load an ONNX model with it.")
 
     def close(self) -> None:
-        """Give the model's memory back once the calls under way have ended. Closing twice does no harm."""
+        """Release the model's memory after the calls under way have ended. Closing twice does no harm."""
         self._closed = True
 
     def __enter__(self) -> Self:
@@ -165,7 +165,7 @@ def load(
     the CPU. A folder whose files are not those that were exported is refused unless ``check_hash`` is false.
     ``profile`` makes ONNX Runtime trace every node, into a file whose name starts so; ``end_profile`` writes it.
     ``count_squarings`` fills ``Session.squarings`` in each run, for ONNX graphs with data-dependent squarings.
-    TorchScript and pt2 files need torch. They are programs: load them only from people whom you trust.
+    TorchScript and pt2 files need torch. They are programs: load them only from sources that you trust.
     """
     trace = None if profile is None else Path(profile)
     options = LoadOptions(parse_device(device), threads, allow_fallback, trace, count_squarings)

@@ -1,7 +1,7 @@
-"""How many squarings each layer of an ONNX model took, as the graph itself counts them.
+"""The number of squarings in each layer of an ONNX model, as the graph itself counts them.
 
-Every call of orthogonal attention has its count as a second value, which no graph gives out. For those who want to
-watch it, the values are made outputs when the model is loaded. That takes no reader of ONNX: a protobuf message
+Every call of orthogonal attention has its count as a second value, which is not an output of the graph. To
+observe it, the values are made outputs when the model is loaded. That needs no ONNX package: a protobuf message
 followed by another is the two merged, so what is missing is appended.
 """
 
@@ -39,7 +39,7 @@ class Squarings:
 
 
 def counted_layers(manifest: Manifest) -> dict[str, str]:
-    """The value that holds the count, for each layer whose graph counts; a layer that calls twice has two."""
+    """The value that holds the count, for each layer that has one; a layer with two calls has two."""
     calls = [(call.name, call.squarings) for call in manifest.attentions if call.squarings is not None]
     uses = Counter(name for name, _ in calls)
     return {name if name and uses[name] == 1 else count: count for name, count in calls}

@@ -1,7 +1,7 @@
-"""The zip archives that torch writes, where every reader finds the same entries in them.
+"""Checks that every reader finds the same entries in a zip archive that torch wrote.
 
 Readers of zip files disagree about the directory (is it where the end record says, or right before it?), about entries
-of one name and about what lies between entries. A file could hold one model for a check and another one for torch.
+of one name and about bytes between entries. A file could hold one model for a check and another one for torch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ArchiveEntry(NamedTuple):
 
 
 def refuse_ambiguous(path: Path) -> None:
-    """Raise ValueError for an archive that is not laid out in the one way that all readers understand alike."""
+    """Raise ValueError for an archive whose layout readers may interpret differently."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             start, stop, count = _directory(content)
@@ -53,7 +53,7 @@ def _require(right: bool, wrong: str) -> None:
 
 
 def _directory(content: mmap.mmap) -> tuple[int, int, int]:
-    """Where the central directory starts and stops, and how many entries it has."""
+    """The start and end of the central directory, and its number of entries."""
     stop = len(content) - END.size
     if stop < 0 or content[stop : stop + 4] != b"PK\5\6":
         raise ValueError("it does not end like an archive of torch.")
@@ -142,7 +142,7 @@ TEXT = re.compile(r"[^'\"\\\r\n]*")  # the value of an argument, such as the equ
 
 
 def refuse_code(content: Any, key: str = "") -> None:
-    """Raise ValueError where a text is more than a name or, under the keys of expressions, more than arithmetic."""
+    """Raise ValueError for a text that is more than a name or, under the keys of expressions, more than arithmetic."""
     if isinstance(content, dict):
         for name, value in content.items():
             _refuse_text(name, "")

@@ -1,4 +1,4 @@
-"""Reading TorchScript and pt2 files: the module to call, and what the file itself says of its inputs and outputs.
+"""TorchScript and pt2 files: the module to call, and the inputs and outputs that the file itself declares.
 
 The only module of the runtime that imports torch, inside its functions: ONNX models run without it.
 """
@@ -79,13 +79,13 @@ def _range(limits: Any) -> dict[str, int]:
 
 
 def _output_names(count: int) -> list[str]:
-    """As ``osa_runtime.exporters`` names the outputs of a module when nobody else does."""
+    """The default names of outputs, as in ``osa_runtime.exporters``."""
     return ["output"] if count == 1 else [f"output_{i}" for i in range(count)]
 
 
 def _refuse_code(torch: Any, path: Path) -> None:
-    """torch.export.load unpickles what a file declares as pickled and evaluates its expressions: both can run code."""
-    records = torch._C.PyTorchFileReader(str(path))  # the very reader that torch.export.load uses
+    """Refuse files that could run code: torch.export.load unpickles declared objects and evaluates expressions."""
+    records = torch._C.PyTorchFileReader(str(path))  # the same reader that torch.export.load uses
     names = set(records.get_all_records())
     if "archive_format" not in names or records.get_record("archive_format") != b"pt2":
         raise ValueError("it is not an archive of torch.export")
@@ -97,7 +97,7 @@ def _refuse_code(torch: Any, path: Path) -> None:
         elif name.startswith(("data/weights/", "data/constants/")):
             _refuse_pickled_record(name, records)
         elif name.startswith("data/"):
-            raise ValueError(f"it holds {name}, and nothing but weights and inputs is read; compiled code would run.")
+            raise ValueError(f"it holds {name}, but only weights and inputs are read; compiled code would run.")
 
 
 def _refuse_pickled_record(name: str, records: Any) -> None:
@@ -112,7 +112,7 @@ def _refuse_pickled_record(name: str, records: Any) -> None:
 
 @contextlib.contextmanager
 def _damage(path: Path, format: str) -> Iterator[None]:  # noqa: A002 - the word of the manifest
-    """Whatever goes wrong while a file is read means that it cannot be read; torch's notes meanwhile are not for us."""
+    """Turn any error while a file is read into an ArtifactError, and silence torch's warnings."""
     logs = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

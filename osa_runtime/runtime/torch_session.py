@@ -1,4 +1,4 @@
-"""TorchScript and torch.export models in PyTorch. The session itself never imports torch: it is handed to it."""
+"""TorchScript and torch.export models in PyTorch. The session itself never imports torch: it is passed in."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TorchSession(Session):
             _check_counts(declared, found, source)
         super().__init__(source, declared or found, placement)
         self._threads = options.threads
-        # One call at a time: torch's threads work inside a call, and the number of them is set for the whole process.
+        # One call at a time: torch's threads work inside a call, and their number is set for the whole process.
         self._lock = threading.Lock()
 
     def _execute(self, arrays: dict[str, Array]) -> dict[str, Array]:
@@ -57,10 +57,10 @@ class TorchSession(Session):
         found = list(values) if isinstance(values, (tuple, list)) else [values]
         if len(found) != len(self.outputs) or not all(isinstance(x, self._torch.Tensor) for x in found):
             raise RunError(
-                f"{self.path} gave {[type(x).__name__ for x in found]}, expected the tensors "
+                f"{self.path} returned {[type(x).__name__ for x in found]}, expected the tensors "
                 f"{', '.join(map(str, self.outputs))}; export the model again."
             )
-        # A copy: a model may return one of its own weights, which nobody shall change from outside.
+        # A copy: a model may return one of its own weights, which callers must not change.
         return {spec.name: np.array(x.cpu().numpy()) for spec, x in zip(self.outputs, found, strict=True)}
 
     @contextlib.contextmanager
@@ -91,17 +91,17 @@ def _place(torch: Any, options: LoadOptions) -> tuple[Device, Placement]:
 
 
 def _check_counts(declared: Interface, found: Interface, source: Source) -> None:
-    """Names are the manifest's own in these formats, so only numbers can be compared."""
+    """Compare the numbers of inputs and outputs; their names are the manifest's own in these formats."""
     least = len(found.inputs) - len(found.optional)
     if not least <= len(declared.inputs) <= len(found.inputs) or len(declared.outputs) != len(found.outputs):
         raise InterfaceError(
             f"The manifest of {source.path.parent} declares {len(declared.inputs)} inputs and "
-            f"{len(declared.outputs)} outputs, but the model beside it has {len(found.inputs)} and "
+            f"{len(declared.outputs)} outputs, but the model next to it has {len(found.inputs)} and "
             f"{len(found.outputs)}; export the model again."
         )
 
 
 def _text(error: Exception) -> str:
-    """TorchScript puts the cause last, after two tracebacks; everything else puts it first."""
+    """The cause of an error: TorchScript puts it last, after two tracebacks, everything else first."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return lines[-1] if "Traceback of TorchScript" in str(error) else lines[0]

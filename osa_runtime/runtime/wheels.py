@@ -23,7 +23,7 @@ def installed_wheels() -> dict[str, str]:
 
 
 def wheel_problem(wheels: dict[str, str] | None = None) -> str | None:
-    """What is wrong with the installed wheels and how to repair it, or None when exactly one is installed."""
+    """The problem with the installed wheels and its remedy, or None if exactly one is installed."""
     wheels = installed_wheels() if wheels is None else wheels
     if not wheels:
         return (

@@ -14,7 +14,7 @@ DEPLOYMENT = "osa"
 
 
 def build(arguments: dict[str, Any]) -> serve.Application:
-    """The arguments are the fields of :class:`RayOptions`."""
+    """Build the application; the arguments are the fields of :class:`RayOptions`."""
     options = RayOptions.read(arguments)
     deployment = serve.deployment(serve.ingress()(Replica), name=DEPLOYMENT)
     return deployment.options(**options.deployment()).bind(options)

@@ -1,4 +1,4 @@
-"""gRPC in a replica: Ray's proxy calls a method per call of the protocol, and the embedded server answers."""
+"""gRPC in a replica: Ray's proxy calls a method for each call of the protocol, and the embedded server answers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class GrpcFront:
         self._limit = engine.settings.limits.body
 
     async def call(self, name: str, message: Any, context: Any) -> Any:
-        """A refusal is told by the context: an exception would be logged by Ray, and sent with a traceback."""
+        """Answer a call. Errors are set on the context: Ray would log an exception and send it with a traceback."""
         metadata = dict(context.invocation_metadata())
         try:
             return await self._answer(name, message, metadata)

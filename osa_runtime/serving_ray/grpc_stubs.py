@@ -9,7 +9,7 @@ from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 
 
 def _name_homes() -> None:
-    """protoc named the messages after files that cannot be imported under these names; pickle needs the real ones."""
+    """Set the modules of the messages to importable names, which pickle needs; protoc's are not importable."""
     for module in (service_pb2, model_config_pb2):
         for message in vars(module).values():
             if inspect.isclass(message):
@@ -20,5 +20,5 @@ _name_homes()
 
 
 def add_servicer(servicer: Any, server: Any) -> None:
-    """Named by ``grpc_servicer_functions`` in Ray's ``grpc_options``."""
+    """Register the service; ``grpc_servicer_functions`` in Ray's ``grpc_options`` names this function."""
     service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(servicer, server)

@@ -1,5 +1,5 @@
-"""The application's options, which is what ``args`` holds in its config file: a server's settings, Ray's own, and the
-hashes of the packed models, since a machine with others would answer differently.
+"""The application's options, ``args`` in its config file: a server's settings, Ray's own, and the
+hashes of the packed models, since other models would answer differently.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def check_packed(repository: Path, expected: Packed) -> None:
     if reasons:
         raise ArtifactError(
             f"{repository} on this machine does not hold the models that were packed ({'; '.join(reasons)}). "
-            "Copy the package here again, or deploy the config file that lies in it."
+            "Copy the package here again, or deploy the config file in it."
         )
 
 
 RANGE = re.compile(r"(\d{1,6})(?::(\d{1,6}))?", re.ASCII)
-PROXIES = "Ray's proxies take the requests: http_options and grpc_options say where"
-NOT_HERE = {  # settings of a server that mean nothing in a replica
+PROXIES = "Ray's proxies accept the requests: http_options and grpc_options have the addresses"
+NOT_HERE = {  # settings of a server that have no meaning in a replica
     "host": PROXIES,
     "http_port": PROXIES,
     "grpc_port": PROXIES,
@@ -50,9 +50,9 @@ NOT_HERE = {  # settings of a server that mean nothing in a replica
     "tls_key": "TLS is for a proxy in front of Ray",
     "watch": "it would reach one replica; deploy the application again for a new version",
     "workers": "replicas are Ray's processes",
-    "token": "every reader of the config file would know it; token_file names the file that holds it",
+    "token": "every reader of the config file would see it; token_file names the file that holds it",
 }
-STARTS = 3  # that may fail before the deployment is given up
+STARTS = 3  # failures before the deployment is abandoned
 HEALTH_PERIOD = 5.0  # seconds
 
 
@@ -64,16 +64,16 @@ class RayOptions:
     packed: dict[str, str] = field(default_factory=dict)  # hashes that the repository's models must have
     token_file: Path | None = None  # or OSA_SERVE_TOKEN in the environment of the replicas
     replicas: int | str = 1  # "MIN:MAX" scales with the load
-    target_ongoing: float | None = None  # requests under way per replica that scaling aims at; half a batch if None
-    upscale_delay: float = 30.0  # seconds of too many requests before there are more replicas
-    downscale_delay: float = 600.0  # seconds of too few before there are less
+    target_ongoing: float | None = None  # target number of ongoing requests per replica; half a batch if None
+    upscale_delay: float = 30.0  # seconds of too many requests before replicas are added
+    downscale_delay: float = 600.0  # seconds of too few requests before replicas are removed
     log_level: str = "info"
     log_requests: bool = False
-    loopback: bool = False  # Ray's proxy listens on this machine alone, and without a token answers to its names only
+    loopback: bool = False  # Ray's proxy listens on this machine only, and without a token answers to its names only
 
     @classmethod
     def read(cls, arguments: Mapping[str, Any]) -> RayOptions:
-        """From a config file, where a wrong word must not be ignored."""
+        """Read the arguments of a config file; unknown ones are errors."""
         try:
             return decode(cls, dict(arguments), "args", whole=False)
         except ValueError as error:
@@ -94,7 +94,7 @@ class RayOptions:
         if self.log_level not in LEVELS:
             raise ConfigError(f"log_level={self.log_level!r}: expected {', '.join(LEVELS)}.")
         if self.packed and self.server.repository is None:
-            raise ConfigError("packed holds the hashes of the models in server.repository, and there is none.")
+            raise ConfigError("packed holds the hashes of the models in server.repository, which is not set.")
         self.replica_range()
 
     def _paths(self) -> Iterator[Path]:
@@ -103,7 +103,7 @@ class RayOptions:
         yield from (path for path in (self.server.repository, self.token_file) if path is not None)
 
     def replica_range(self) -> tuple[int, int]:
-        """The least and the most replicas; the same number twice when it is fixed."""
+        """The smallest and the largest number of replicas; the same if it is fixed."""
         match = RANGE.fullmatch(str(self.replicas))
         least = int(match[1]) if match else 0
         most = int(match[2] or least) if match else 0
@@ -116,7 +116,7 @@ class RayOptions:
         return self.server.threads or 1
 
     def settings(self) -> ServerSettings:
-        """For the server in a replica, with the token of this machine."""
+        """The settings of the server in a replica, with the token of this machine."""
         return dataclasses.replace(self.server, threads=self.threads, token=read_token(self.token_file))
 
     def deployment(self) -> dict[str, Any]:

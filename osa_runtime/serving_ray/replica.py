@@ -16,7 +16,7 @@ from osa_runtime.serving_ray.rest_front import RestFront
 
 
 class Replica:
-    """Ray takes it for started, and lets requests in, when ``__init__`` has loaded and warmed every model."""
+    """Ray considers it started, and routes requests to it, when ``__init__`` has loaded and warmed every model."""
 
     async def __init__(self, options: RayOptions) -> None:  # type: ignore[misc]  # Ray awaits it
         settings = options.settings()

@@ -1,5 +1,5 @@
-"""REST in a replica: the embedded server's app. What would reach one replica of several, and so be half done or half
-told, is refused with 501.
+"""REST in a replica: the embedded server's app. Calls that would reach only one of several replicas, such as loading
+a model or reading statistics, are refused with 501.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _loading() -> Unsupported:
 
 def _counting() -> Unsupported:
     return Unsupported(
-        "One replica of this Ray Serve application cannot count for all; read Ray's own metrics, which have every one."
+        "One replica of this Ray Serve application cannot count for all; read Ray's own metrics, which cover them all."
     )
 
 
@@ -87,7 +87,7 @@ def server_metadata() -> dict[str, object]:
 
 
 def _without_prefix(scope: Scope) -> Scope:
-    """Behind a route prefix the app sees the paths that it knows."""
+    """Remove the route prefix, so that the app sees the paths that it knows."""
     prefix = scope.get("root_path", "")
     if not prefix or not scope["path"].startswith(prefix):
         return scope

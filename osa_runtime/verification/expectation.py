@@ -71,14 +71,14 @@ class Expectation:
             return export_built(built, out, static=is_static(manifest), checked=False, **recorded_options(manifest))
 
         known = cls.of_module(built.module, subject)
-        names = built.facts.get("output_names")
+        names = built.options.get("output_names")
         return dataclasses.replace(
             known,
             kind="factory",
             repeat=repeat,
             outputs=known.outputs if names is None else tuple(names),
             sha256=None if weights is None else sha256(Path(weights)),
-            values={name: dict(limits) for name, limits in (built.facts.get("value_ranges") or {}).items()},
+            values={name: dict(limits) for name, limits in (built.options.get("value_ranges") or {}).items()},
         )
 
     @classmethod

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from osa_runtime.exporters.facts import versions
+from osa_runtime.exporters.manifest_entries import versions
 from osa_runtime.parity.certificate import Certificate
 from osa_runtime.parity.compare import Tolerance
 from osa_runtime.parity.feeds import Case
-from osa_runtime.runtime.device import Where
+from osa_runtime.runtime.device import DeviceOptions
 from osa_runtime.verification.inside.model_parts import Array
 
 Progress = Callable[[str], None]
@@ -33,7 +33,7 @@ class VerifyOptions:
     measured again. ``quick`` leaves out the grid of sizes and magnitudes; ``seconds`` is its time limit.
     """
 
-    where: Where = field(default_factory=Where)
+    where: DeviceOptions = field(default_factory=DeviceOptions)
     seed: int = 0
     batches: Sequence[int] | None = None
     lengths: Sequence[int] | None = None

@@ -61,7 +61,7 @@ def test_what_is_shown(vit: Path, data: Path) -> None:
     shown = osa("evaluate", vit, "--data", data, "--against", vit.parent / "vit")
     assert "40 samples of data.npz" in shown
     assert shown.count("75.00 % right (30); 95 % interval 59.81 to 85.81 %") == 2
-    assert "the two give the same answer for every sample" in shown
+    assert "the two return the same answer for every sample" in shown
 
 
 def test_figures_as_json_and_in_a_file(vit: Path, data: Path, tmp_path: Path) -> None:

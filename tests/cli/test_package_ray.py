@@ -33,7 +33,7 @@ def test_the_models_and_what_to_do_next_are_shown(exported: Exported, tmp_path: 
         f"On a cluster:        serve deploy '{out}/serve.json'",
         f"On this machine:     serve run '{out}/serve.json'",
     ]
-    assert "no token will be asked for" in shown.stderr
+    assert "no token is required" in shown.stderr
 
 
 def test_every_flag_is_passed_on(exported: Exported, tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_the_other_commands_take_it(exported: Exported, tmp_path: Path) -> None:
 
 def test_dynamic_warns_of_neighbours(exported: Exported, tmp_path: Path) -> None:
     shown = osa("quantize", exported("vit", "onnx"), "--out", tmp_path / "small", "--activations", "dynamic")
-    assert "a row's answer depends on the rows beside it" in shown.output
+    assert "a row's answer depends on the other rows" in shown.output
 
 
 REFUSED = {
@@ -118,7 +118,7 @@ def test_the_source_is_never_written_over_and_must_be_intact(exported: Exported,
     source = export_checkpoint(exported("vit", "onnx").parent / "vit", tmp_path / "source")
     shown = osa("quantize", source.folder, "--out", source.folder, "--force")
     assert shown.exit_code == 3
-    assert "choose a folder of its own" in shown.output
+    assert "choose a separate folder" in shown.output
     source.model_path.write_bytes(source.model_path.read_bytes() + b"\0")
     shown = osa("quantize", source.folder, "--out", tmp_path / "small")
     assert shown.exit_code == 3

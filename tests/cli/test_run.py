@@ -132,7 +132,7 @@ WRONG: dict[str, tuple[str, list[str], int, str]] = {
     "no file": ("vit", ["--input", "images=no.npy"], 2, "There is no file no.npy"),
     "no such input": ("vit", ["--input", "image=x.npy"], 2, "names the input 'image'"),
     "which input": ("vit", ["--input", "all.npz"], 2, "Unexpected input 'tokens'"),
-    "twice": ("vit", ["--input", "x.npy", "--input", "images=x.npy"], 2, "a second time"),
+    "twice": ("vit", ["--input", "x.npy", "--input", "images=x.npy"], 2, "repeats images"),
     "pickle": ("vit", ["--input", "objects.npy"], 2, "holds no plain array"),
     "no array": ("vit", ["--input", "text.npy"], 2, "cannot be read as .npy or .npz"),
     "no picture": ("vit", ["--input", "text.png"], 2, "cannot be read as a picture"),
@@ -180,7 +180,7 @@ def test_cuda_falls_back_only_when_allowed(exported: Exported, monkeypatch: pyte
     monkeypatch.setattr(onnx_session, "onnx_cuda_problem", lambda: "the driver is missing.")
     arguments = [exported("vit", "onnx"), "--input", "x.npy", "--device", "cuda"]
     assert "cannot run on cuda:0: the driver is missing." in osa_run(*arguments, code=3)
-    assert "note: cuda:0 was asked for, but the model runs on the CPU" in osa_run(*arguments, "--allow-fallback")
+    assert "note: cuda:0 was requested, but the model runs on the CPU" in osa_run(*arguments, "--allow-fallback")
 
 
 def test_pictures_need_pillow(exported: Exported, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,7 +93,7 @@ def test_files_are_written_and_nothing_else(vit: tuple[Path, Path], tmp_path: Pa
     shown = osa(artifact, "--against", vit[1], *FEW, *arguments, "--certify")
     assert sorted(path.name for path in home.iterdir()) == sorted(names.values())
     assert all(name in shown for name in (*names.values(), "certificate.json"))
-    assert "does not take this certificate: batches was [2]" in shown
+    assert "does not accept this certificate: batches was [2]" in shown
     assert read_certificate(home / "r.json") == read_certificate(artifact / "certificate.json")
     no_constants((home / "r.json").read_text())
     loaded = ("--load-inputs", home / "in.npz", "--load-outputs", home / "out.npz")
@@ -170,7 +170,7 @@ def test_what_fails_is_not_signed(vit: tuple[Path, Path], key: Path, tmp_path: P
 
 UNSIGNED = {
     "not certified": ([], "--sign signs the certificate that --certify writes"),
-    "no reference": (["--certify"], "without a reference there is none; give --against"),
+    "no reference": (["--certify"], "which needs a reference; add --against"),
     "tolerance": (["--certify", "--against", "CHECKPOINT", "--rtol", "0.1"], "rtol was 0.1"),
     "sizes": (["--certify", "--against", "CHECKPOINT", *FEW], "batches was [2]"),
 }

@@ -67,7 +67,7 @@ def test_the_manifest_has_what_the_factory_says(tmp_path: Path, monkeypatch: pyt
             InputError,
             "a range of 'levels', .* whole numbers: level",
         ),
-        ({"value_ranges": {"images": {"min": 1, "max": 5}}}, InputError, "a range of 'images', which is no input"),
+        ({"value_ranges": {"images": {"min": 1, "max": 5}}}, InputError, "a range of 'images', which is not an input"),
         ({"value_ranges": {"level": {"min": 5, "max": 1}}}, InputError, "values of 'level' is"),
         ({"value_ranges": {"level": {"max": 1}}}, InputError, "values of 'level' is"),
         ({"value_ranges": {"level": {"min": 0.5, "max": 1}}}, InputError, "values of 'level' is"),

@@ -129,7 +129,7 @@ class Deviation(nn.Module):
         return x / (x - x.mean(1, keepdim=True)).abs().sum(1, keepdim=True)
 
 
-@pytest.mark.parametrize(("module", "problem"), [(nn.Conv1d(4, 4, 3), "fails"), (Deviation(), "gives NaN or Inf")])
+@pytest.mark.parametrize(("module", "problem"), [(nn.Conv1d(4, 4, 3), "fails"), (Deviation(), "returns NaN or Inf")])
 def test_a_size_that_the_module_cannot_answer_is_named(tmp_path: Path, module: nn.Module, problem: str) -> None:
     x, axis = normal(2, 4, 6), 2 if isinstance(module, nn.Conv1d) else 1
     message = rf"itself {problem}.* 'tokens' at size 1\. .* torch\.export\.Dim\(\"tokens\", min=\d\)"

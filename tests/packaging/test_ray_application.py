@@ -104,7 +104,7 @@ def test_damaged_and_other_artifacts_are_refused(
     for folder, message in ((damaged, "its hash differs"), (exported("vit", "pt2"), "expected onnx")):
         with pytest.raises(ArtifactError, match=message):
             package_ray([folder], tmp_path / "app")
-    with pytest.raises(StorageError, match=r"its source, .* choose a folder of its own"):
+    with pytest.raises(StorageError, match=r"its source, .* choose a separate folder"):
         package_ray([damaged], damaged / "app")
     assert [path.name for path in tmp_path.iterdir()] == ["damaged"]
 

@@ -87,7 +87,7 @@ def test_cuda_that_cannot_be_used_is_an_error_unless_allowed(exported: Exported,
     folder = exported("vit", kind)
     with pytest.raises(DeviceError, match="cannot run on cuda:1: a library is missing"):
         load(folder, device="cuda:1")
-    with pytest.warns(RuntimeWarning, match="cuda:0 was asked for, but the model runs on the CPU") as caught:
+    with pytest.warns(RuntimeWarning, match="cuda:0 was requested, but the model runs on the CPU") as caught:
         session = load(folder, device="cuda", allow_fallback=True)
     assert caught[0].filename == __file__
     assert session.placement.fell_back

@@ -167,7 +167,7 @@ def test_a_manifest_that_is_not_the_models(exported: Exported, tmp_path: Path, c
 def test_a_manifest_with_another_number_of_inputs(exported: Exported, tmp_path: Path, kind: str) -> None:
     folder = shutil.copytree(exported("vit", kind), tmp_path / "a")
     change_manifest(folder, lambda m: m["inputs"].append({"name": "mask", "dtype": "bool", "shape": ["batch"]}))
-    with pytest.raises(ArtifactError, match="declares 2 inputs and 1 outputs, but the model beside it has 1 and 1"):
+    with pytest.raises(ArtifactError, match="declares 2 inputs and 1 outputs, but the model next to it has 1 and 1"):
         load(folder)
 
 

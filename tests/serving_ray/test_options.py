@@ -75,7 +75,7 @@ def batching(**fields: Any) -> dict[str, Any]:
         ({"server": SERVER | {"limits": {"body": 0}}}, "body=0"),
         ({"server": SERVER, "downscale_delay": -1}, "downscale_delay=-1"),
         ({"server": SERVER, "target_ongoing": 0}, "target_ongoing=0"),
-        ({"server": SERVER, "packed": {"m/1": "0"}}, "there is none"),
+        ({"server": SERVER, "packed": {"m/1": "0"}}, "which is not set"),
         ({"server": SERVER, "log_level": "loud"}, "log_level='loud'"),
         ({"server": SERVER | {"host": "0.0.0.0"}}, "server.host has no meaning here"),
         ({"server": SERVER | {"grpc_port": None}}, "server.grpc_port has no meaning here"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from osa_runtime.artifact import Artifact, Manifest
 from osa_runtime.exporters.recorded import is_static, recorded_options
-from osa_runtime.runtime.device import Where
+from osa_runtime.runtime.device import DeviceOptions
 from osa_runtime.verification.expectation import Expectation
 from osa_runtime.verification.structure.check import Structure, check_structure
 from osa_runtime.verification.subject import Subject
@@ -29,7 +29,7 @@ def comparing(home: Path, checkpoint: Callable[[str], Path]) -> Compare:
                 known[key] = expected.repeat(manifest, home / f"again-{len(known)}")
             return known[key]
 
-        subject = Subject.open(artifact, Where())
+        subject = Subject.open(artifact, DeviceOptions())
         with subject.session:
             return check_structure(subject, dataclasses.replace(expected, repeat=repeat))
 

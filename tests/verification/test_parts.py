@@ -20,7 +20,7 @@ from osa_runtime.exporters.eager import Eager
 from osa_runtime.models import EncoderConfig, SkiplessEncoder, load_checkpoint, save_checkpoint
 from osa_runtime.parity.compare import Tolerance
 from osa_runtime.parity.feeds import Case
-from osa_runtime.runtime.device import Where
+from osa_runtime.runtime.device import DeviceOptions
 from osa_runtime.verification import VerifyOptions, verify
 from osa_runtime.verification.bisect import Suspicion, _write_part, bisect
 from osa_runtime.verification.inside.eager_parts import EagerParts
@@ -85,7 +85,7 @@ def test_every_changed_node_is_wrong_in_one_part(name: str, deep: Deep, checkpoi
 @pytest.mark.parametrize("name", ["vit", "encoder", "normed"])
 def test_honest_parts_are_right_and_complete(name: str, kind: str, deep: Deep, checkpoint: Checkpoint) -> None:
     case = given(name)
-    subject = Subject.open(deep(name, format=kind), Where(threads=1))
+    subject = Subject.open(deep(name, format=kind), DeviceOptions(threads=1))
     with subject.session:
         results = list(check_parts(parties(subject.model_parts(), checkpoint(name), case), case, Tolerance(1e-5)))
     assert all(result.passed for result in results), results
@@ -130,7 +130,7 @@ def mend(folder: Path, honest: Path, checkpoint: Path, part: str, case: str) -> 
     """Put the same part of the honest artifact in place of the broken one, for the same case."""
     run = verify(honest, checkpoint, VerifyOptions(lengths=[19], batches=[2]))
     chosen = next(one for one in run.cases if one.name == case)
-    subject = Subject.open(honest, Where())
+    subject = Subject.open(honest, DeviceOptions())
     with subject.session:
         both = parties(subject.model_parts(), checkpoint, chosen)
         found = next(one for one in partition(both.model_parts, both.eager) if one.name == part)

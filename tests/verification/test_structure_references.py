@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from osa_runtime.exporters import export
 from osa_runtime.exporters.factory import export_factory
 from osa_runtime.nn import OrthogonalSelfAttention
-from osa_runtime.runtime.device import Where
+from osa_runtime.runtime.device import DeviceOptions
 from osa_runtime.verification import VerifyOptions, verify
 from osa_runtime.verification.expectation import Expectation
 from osa_runtime.verification.structure.check import check_structure
@@ -59,7 +59,7 @@ def test_a_module_of_ones_own_is_a_reference(kind: str, tmp_path: Path) -> None:
     assert (certificate.verdict, certificate.basis) == ("pass", "structure and numbers"), certificate.failures()
     with torch.no_grad():
         module.head.bias[1] += 1e-7 + 1e-6 * module.head.bias[1].abs()  # less than any number would show
-    with (subject := Subject.open(tmp_path / "own", Where())).session:
+    with (subject := Subject.open(tmp_path / "own", DeviceOptions())).session:
         check = check_structure(subject, Expectation.of_module(module, subject)).checks[0]
     assert not check.passed
     assert "head.bias: 1 of 3 values differs, at (1)" in check.detail

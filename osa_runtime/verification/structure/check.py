@@ -12,8 +12,8 @@ from torch import nn
 
 from osa_runtime.artifact import Artifact, Manifest
 from osa_runtime.errors import ArtifactError
-from osa_runtime.exporters.facts import versions
 from osa_runtime.exporters.folding import prepared
+from osa_runtime.exporters.manifest_entries import versions
 from osa_runtime.exporters.settings import ExportSettings
 from osa_runtime.formats import FORMATS
 from osa_runtime.parity.certificate import STRUCTURE_CHECK, Check

@@ -1,4 +1,4 @@
-"""What the manifest says of a module beyond its inputs: outputs, axes, OSA settings, versions."""
+"""Entries of the manifest about a module: its outputs, the ranges of its axes, the versions of packages."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def _at_size(module: nn.Module, examples: Examples, axis: tuple[str, int], input
     try:
         return _tensors(module(*inputs))
     except ExponentRangeError:
-        raise  # a matter of values, and says so
+        raise  # about values, and its message says so
     except Exception as error:
         raise examples.beyond(axis, f"fails ({reason(error)})") from error
 
 
 @contextlib.contextmanager
 def squarings_named(squarings: str | int | None) -> Iterator[None]:
-    """An exponent out of range may be due to the setting rather than to the module."""
+    """Name the setting in the error: an exponent out of range may be due to it rather than to the module."""
     try:
         yield
     except ExponentRangeError as error:
@@ -79,7 +79,7 @@ def _default_names(count: int) -> list[str]:
 
 
 def axis_ranges(examples: Examples) -> dict[str, dict[str, int]]:
-    """The smallest and the largest size of each dynamic axis, where they say something."""
+    """The smallest and the largest size of each dynamic axis that is limited."""
     ranges: dict[str, dict[str, int]] = {}
     for name, dim in examples.dimensions().items():
         low, high = int(getattr(dim, "min", 0) or 0), examples.high(dim)
@@ -90,5 +90,5 @@ def axis_ranges(examples: Examples) -> dict[str, dict[str, int]]:
 
 
 def versions() -> dict[str, str]:
-    """Every package that had a part in the export."""
+    """The versions of the packages involved in the export."""
     return {"python": platform.python_version()} | package_versions(PACKAGES)

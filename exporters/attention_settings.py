@@ -1,4 +1,4 @@
-"""How the calls of ``orthogonal_attention`` in a module are evaluated, found by running it once in eager."""
+"""The evaluation settings of a module's calls of ``orthogonal_attention``, found by running it once in eager."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _record(module: nn.Module, inputs: Sequence[Tensor]) -> set[ExponentialMetho
 
 
 def _check_asked_for(calls: set[ExponentialMethod], settings: ExportSettings) -> None:
-    """The settings are applied to layers; a call in the user's own code is out of their reach here."""
+    """Refuse settings that could not be applied: they reach layers, but not a call in the user's own code."""
     for call in sorted(calls, key=lambda call: str(astuple(call))):
         for name, wanted in asdict(settings.applied_to(call)).items():
             found = getattr(call, name)
