@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -120,7 +121,7 @@ def nan_artifact(made: Made, home: Path) -> Path:
     model.graph.node.append(helper.make_node("Log", ["before"], ["logits"]))
     onnx.save(model, folder / "model.onnx")
     content = json.loads((folder / "manifest.json").read_text())
-    content["files"] = {k: v for k, v in describe_files(folder).items() if k == "model.onnx"}
+    content["files"] = {"model.onnx": dataclasses.asdict(describe_files(folder)["model.onnx"])}
     (folder / "manifest.json").write_text(json.dumps(content))
     return folder
 

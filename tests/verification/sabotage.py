@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Callable
@@ -49,7 +50,7 @@ def broken_pt2(
 def signed(folder: Path, **changes: Any) -> Path:
     path = folder / MANIFEST_FILE
     manifest = json.loads(path.read_text())
-    manifest["files"] = describe_files(folder)
+    manifest["files"] = {name: dataclasses.asdict(entry) for name, entry in describe_files(folder).items()}
     path.write_text(json.dumps(manifest | changes))
     return folder
 

@@ -11,6 +11,7 @@ import pytest
 from osa_runtime import load
 from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import InputError
+from osa_runtime.interface import Interface
 from osa_runtime.parity.feeds import Case, sweep
 from osa_runtime.runtime.device import DeviceOptions
 from osa_runtime.runtime.session import Session
@@ -30,7 +31,7 @@ class Named:
     """As much of a session as the files need, with names of one's own."""
 
     def __init__(self, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...] = ()) -> None:
-        self.inputs, self.outputs, self.axes, self.values = inputs, outputs, {}, {}
+        self.inputs, self.outputs, self.interface = inputs, outputs, Interface(inputs, outputs)
 
 
 def test_a_sweep_comes_back(encoder: Session, tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def new_model(folder: Path) -> None:
     content[-1] ^= 1
     (folder / "model.onnx").write_bytes(content)
     fields = json.loads((folder / "manifest.json").read_text())
-    fields["files"] = {"model.onnx": describe_files(folder)["model.onnx"]}
+    fields["files"] = {"model.onnx": dataclasses.asdict(describe_files(folder)["model.onnx"])}
     (folder / "manifest.json").write_text(json.dumps(fields))
 
 
@@ -149,7 +149,7 @@ def test_weights_outside_are_refused_even_with_a_certificate_of_their_model(fold
     convert_model_to_external_data(model, location="report.html", size_threshold=0)
     onnx.save(model, folder / "model.onnx")
     fields = json.loads((folder / "manifest.json").read_text())
-    fields["files"] = {"model.onnx": describe_files(folder)["model.onnx"]}
+    fields["files"] = {"model.onnx": dataclasses.asdict(describe_files(folder)["model.onnx"])}
     (folder / "manifest.json").write_text(json.dumps(fields))
     certify(folder)
     with pytest.raises(ArtifactError, match=r"takes weights from 'report\.html'"):
