@@ -106,7 +106,7 @@ def test_it_is_shown_and_handed_on(artifact: Path, tmp_path: Path) -> None:
 
 
 DAMAGE: dict[str, tuple[object, str]] = {
-    "no object": ([1], "expected an object"),
+    "no object": ([1], "must have the formula|expected an object"),
     "formula": (TRAINED.as_dict() | {"formula": "pixel"}, "must have the formula"),
     "no list": (TRAINED.as_dict() | {"mean": 4}, "must be lists"),
     "lengths": (TRAINED.as_dict() | {"mean": [4]}, "a number for each channel"),
