@@ -70,7 +70,7 @@ class Interface:
     def batch(self) -> str | None:
         """The dynamic axis of independent rows."""
         if self.roles is not None:
-            return self.roles.batch
+            return self.roles.batch if self.roles.batch in self.names else None
         leading = leading_axis(self.inputs)
         return leading if leading is not None and leading.startswith("batch") else None
 

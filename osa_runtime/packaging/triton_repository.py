@@ -25,6 +25,7 @@ from osa_runtime import __version__
 from osa_runtime.artifact import Artifact
 from osa_runtime.atomic import atomic_folder, check_apart, check_replaceable
 from osa_runtime.errors import RunError
+from osa_runtime.formats import FORMATS
 from osa_runtime.packaging.packed_artifacts import MARKER, copy_artifact, name_artifacts, open_onnx
 from osa_runtime.packaging.triton_config import TritonConfig, TritonSettings
 from osa_runtime.packaging.warm_up import FOLDER, Feeds, write_samples
@@ -114,6 +115,7 @@ def _description(packed: Sequence[PackedModel], settings: TritonSettings) -> str
 
 PACKAGE = Path(__file__).resolve().parent.parent
 MODEL = f"{PACKAGE.name}.packaging.triton_model"
+SESSION = f"{PACKAGE.name}.{FORMATS['onnx'].session.partition(':')[0]}"  # found by name, not imported
 PROBE = PACKAGE / "runtime" / "provider_probe.py"  # a script that is run, not imported
 FACADE = ("evaluation", "models", "nn", "ops", "verification")  # osa_runtime/__init__.py imports these on demand
 LEFT_OUT = ("numpy", f"{PACKAGE.name}.runtime.torch_session", *(f"{PACKAGE.name}.{part}" for part in FACADE))
@@ -122,7 +124,8 @@ LEFT_OUT = ("numpy", f"{PACKAGE.name}.runtime.torch_session", *(f"{PACKAGE.name}
 def runtime_files() -> list[Path]:
     """Files that the model imports, directly or not, also in functions. Only ONNX models are packed, so no torch."""
     finder = ModuleFinder([str(PACKAGE.parent)], excludes=LEFT_OUT)
-    finder.import_hook(MODEL)
+    for module in (MODEL, SESSION):
+        finder.import_hook(module)
     ours = [module for name, module in finder.modules.items() if name.split(".")[0] == PACKAGE.name]
     return sorted([PROBE, *(Path(vars(module)["__file__"]) for module in ours)])
 

@@ -249,7 +249,7 @@ def test_a_sample_that_fails_is_said_and_can_be_left_out(
 ) -> None:
     """A model that is not finite on ordinary values would never start in Triton."""
     nothing = {"tokens": np.zeros((1, 4), np.int64), "mask": np.zeros((1, 4), bool)}
-    monkeypatch.setattr(triton_repository, "sample_feeds", lambda *_: nothing)
+    monkeypatch.setattr(triton_repository, "sample_inputs", lambda *_: nothing)
     with pytest.raises(RunError, match=r"warm-up.*NaN or Inf.*warm_up=False") as raised:
         package_triton([artifacts("encoder")], tmp_path / "repo")
     assert isinstance(raised.value.__cause__, OsaError)

@@ -18,6 +18,7 @@ from osa_runtime.artifact import Artifact
 from osa_runtime.errors import ExportError, InputError
 from osa_runtime.exporters import export_checkpoint
 from osa_runtime.exporters.functions import DOMAIN
+from osa_runtime.manifest import AttentionCall
 from osa_runtime.onnx_files import input_specs, output_specs
 from osa_runtime.parity.tolerances import relative_tolerance
 from osa_runtime.quantization import checks, quantize, quantizing
@@ -306,7 +307,7 @@ def test_nodes_without_a_name_get_one() -> None:
 
 
 def test_what_is_inside_an_attention_is_left_alone() -> None:
-    call = {"name": "layer", "inputs": ["x"], "output": "y0"}
+    call = AttentionCall("layer", ("x",), "y0")
     with pytest.raises(InputError, match="no weight to quantise"):
         select(product_model(1), (call,), ())
 
@@ -339,7 +340,7 @@ def test_a_lost_function_is_found(exported: Exported) -> None:
 
 def test_a_core_that_was_quantised_is_found() -> None:
     before, after = rewritten()
-    call = {"name": "layer", "inputs": ["x"], "output": "y0"}
+    call = AttentionCall("layer", ("x",), "y0")
     with pytest.raises(ExportError, match="the orthogonal attention layer changed"):
         check_rewriting(before, after, Selection(("a",), (), ()), (call,))
 
