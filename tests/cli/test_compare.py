@@ -54,7 +54,7 @@ def test_a_changed_one_fails_and_bisect_says_where(exported: Exported, tmp_path:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--batch", "0"], "expected whole numbers from 1 on"),
+        (["--batch", "0"], "expected whole numbers of at least 1"),
         (["--tokens", "3"], "no dynamic axis"),
         (["--rtol", "inf"], "expected a finite number"),
         (["--report", "x.txt"], "ends in .json"),

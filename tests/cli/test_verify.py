@@ -221,10 +221,10 @@ def test_inputs_and_outputs_of_ones_own(vit: tuple[Path, Path], tmp_path: Path) 
 
 
 USAGE = {
-    "zero rows": (["--batch", "0"], "--batch is '0', expected whole numbers"),
-    "no number": (["--batch", "one"], "expected whole numbers from 1 on"),
-    "empty": (["--batch", ""], "expected whole numbers from 1 on"),
-    "negative": (["--batch=-1"], "expected whole numbers from 1 on"),
+    "zero rows": (["--batch", "0"], "--batch 0: expected whole numbers"),
+    "no number": (["--batch", "one"], "expected whole numbers of at least 1"),
+    "empty": (["--batch", ""], "expected whole numbers of at least 1"),
+    "negative": (["--batch=-1"], "expected whole numbers of at least 1"),
     "tokens of images": (["--tokens", "10000"], "--tokens 10000 was given, but the model has no dynamic axis"),
     "negative rtol": (["--rtol=-1"], "--rtol"),
     "infinite rtol": (["--rtol", "inf"], "--rtol is inf, expected a finite number"),
