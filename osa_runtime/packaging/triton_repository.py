@@ -117,7 +117,15 @@ PACKAGE = Path(__file__).resolve().parent.parent
 MODEL = f"{PACKAGE.name}.packaging.triton_model"
 SESSION = f"{PACKAGE.name}.{FORMATS['onnx'].session.partition(':')[0]}"  # found by name, not imported
 PROBE = PACKAGE / "runtime" / "provider_probe.py"  # a script that is run, not imported
-FACADE = ("evaluation", "models", "nn", "ops", "verification")  # osa_runtime/__init__.py imports these on demand
+FACADE = (
+    "evaluation",
+    "exporters",
+    "models",
+    "nn",
+    "ops",
+    "quantization",
+    "verification",
+)  # osa_runtime/__init__.py imports these on demand
 LEFT_OUT = ("numpy", f"{PACKAGE.name}.runtime.torch_session", *(f"{PACKAGE.name}.{part}" for part in FACADE))
 
 

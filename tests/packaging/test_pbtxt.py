@@ -58,5 +58,5 @@ def test_fields_of_every_kind() -> None:
 
 @pytest.mark.parametrize("value", [1.5, None, b"bytes"], ids=repr)
 def test_what_has_no_text_is_refused(value: object) -> None:
-    with pytest.raises(TypeError, match="no place"):
+    with pytest.raises(TypeError, match="cannot be written to a configuration"):
         to_text({"name": value})

@@ -175,7 +175,7 @@ def one_bit(array: np.ndarray) -> np.ndarray:
         (unread_node, "nodes that nothing reads: 1 extra"),
         (state_a_shape, "states a type or shape"),
         (change_attribute, f"{MLP}/LeakyRelu: alpha is"),
-        (configure_the_runtime, "with metadata {'ort_config'"),
+        (configure_the_runtime, "{'metadata_props': '[key: \"ort_config\""),
     ],
 )
 def test_an_edit_is_named(
