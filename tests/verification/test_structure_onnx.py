@@ -301,8 +301,8 @@ def sparse_weight(model: onnx.ModelProto) -> None:
     ("claim", "said"),
     [
         ({"export": {"squarings": "bogus"}}, "squarings='bogus': expected auto"),
-        ({"quantization": {"activations": "static"}}, "weights='none': expected int8"),
-        ({"quantization": {"weights": "int8", "kept": []}}, "activations='unknown': expected none"),
+        ({"quantization": {"weights": "int4", "activations": "static"}}, "weights='int4': expected int8"),
+        ({"quantization": {"weights": "int8", "activations": "some"}}, "activations='some': expected none"),
         ({"quantization": {"weights": "int8", "activations": "none", "kept": ["nothing"]}}, "nothing"),
         ({"quantization": {"weights": "int8", "activations": "static"}, "dtype": "w8a8"}, "expected one for each of"),
         ({"opset": 99}, "opset=99: expected 18"),
@@ -419,7 +419,7 @@ def test_recorded_ranges_are_those_of_the_graph(deep: Deep, compare: Compare, tm
     for changed in ({}, ranges | {"other": [0.0, 1.0]}, {key: ranges[key] for key in ranges if key != name}):
         assert "expected one for each of" in detail(changed)
     for pair in ([high, low], [low], [low, "1"], [low, float("inf")], [low, 0.1], None):
-        assert f"that of {name} is {pair!r}" in detail(ranges | {name: pair})
+        assert f"that of {name} is {tuple(pair)!r}" in detail(ranges | {name: pair})
 
 
 def test_a_scale_that_no_range_gives_is_named(deep: Deep, compare: Compare, tmp_path: Path) -> None:
