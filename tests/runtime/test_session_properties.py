@@ -187,8 +187,9 @@ def no_mapping(good: Feeds, name: str, number: int) -> Any:
 
 
 def big_endian(good: Feeds, name: str, number: int) -> Feeds:
-    assume(good[name].dtype.itemsize > 1)
-    return good | {name: good[name].astype(good[name].dtype.newbyteorder(">"))}
+    """Of an input that has an order of bytes; a mask of booleans has none."""
+    ordered = next(key for key, array in good.items() if array.dtype.itemsize > 1)
+    return good | {ordered: good[ordered].astype(good[ordered].dtype.newbyteorder(">"))}
 
 
 MISTAKES = [
