@@ -91,6 +91,10 @@ class Interface:
     def limit(self, axis: str) -> int | None:
         return self.axes.get(axis, {}).get("max")
 
+    def takes(self, axis: str, size: int) -> bool:
+        limit = self.limit(axis)
+        return self.least(axis) <= size and (limit is None or size <= limit)
+
     def fitting(self, axis: str, size: int) -> int:
         """The nearest size that the axis allows."""
         limit = self.limit(axis)

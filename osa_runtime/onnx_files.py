@@ -92,3 +92,14 @@ def _dtype(element: int) -> str:
     """The type as numpy and the manifest write it: float32, not FLOAT."""
     name = onnx.TensorProto.DataType.Name(element).lower()
     return {"float": "float32", "double": "float64"}.get(name, name)
+
+
+def reads(node: onnx.NodeProto) -> Iterator[str]:
+    """The values that a node reads, also inside its branches and loops; names made by a body itself do no harm."""
+    yield from (name for name in node.input if name)
+    for attribute in node.attribute:
+        for graph in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
+            made = {name for inner in graph.node for name in inner.output} | {value.name for value in graph.input}
+            for inner in graph.node:
+                yield from (name for name in reads(inner) if name not in made)
+            yield from (value.name for value in graph.output if value.name not in made)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from osa_runtime.errors import InputError
@@ -71,10 +71,9 @@ def configurations(
 
 def _batches(axes: DynamicAxes, asked: tuple[int, ...] | None, data: Configuration | None) -> tuple[int, ...]:
     if axes.batch is not None:
-        limits = axes.interface.axes.get(axes.batch, {})
-        chosen = asked or tuple(size for size in DEFAULT_BATCHES if _fits(limits, size))
+        chosen = asked or tuple(size for size in DEFAULT_BATCHES if axes.interface.takes(axes.batch, size))
         _check_range("batches", axes.batch, chosen, axes)
-        return chosen or (_least(limits),)
+        return chosen or (axes.interface.least(axes.batch),)
     if axes.fixed_batch is None:  # the axes are unknown, so the data decides
         return asked or (data.batch if data else 1,)
     if asked and asked != (axes.fixed_batch,):
@@ -92,7 +91,7 @@ def _lengths(axes: DynamicAxes, asked: tuple[int, ...] | None, data: Configurati
                 f"tokens={_listed(asked)}, but no axis of the model's inputs is a dynamic length; leave it out."
             )
         return (None,)
-    chosen = asked or _default_lengths(axes.interface.axes.get(axes.tokens, {}), data)
+    chosen = asked or _default_lengths(axes.interface, axes.tokens, data)
     _check_range("tokens", axes.tokens, chosen, axes)
     if data is not None and data.tokens is not None and max(chosen) > data.tokens:
         raise InputError(
@@ -102,30 +101,22 @@ def _lengths(axes: DynamicAxes, asked: tuple[int, ...] | None, data: Configurati
     return chosen
 
 
-def _default_lengths(limits: Mapping[str, int], data: Configuration | None) -> tuple[int, ...]:
+def _default_lengths(interface: Interface, axis: str, data: Configuration | None) -> tuple[int, ...]:
     if data is not None and data.tokens is not None:
         return (data.tokens,)
-    least = _least(limits)
-    if "max" not in limits:
+    least, limit = interface.least(axis), interface.limit(axis)
+    if limit is None:
         return (max(least, UNKNOWN_LENGTH),)
-    largest = max(least, min(limits["max"], LONGEST_BY_DEFAULT))
+    largest = max(least, min(limit, LONGEST_BY_DEFAULT))
     return tuple(sorted({max(least, largest // divisor) for divisor in (16, 4, 1)}))
 
 
 def _check_range(argument: str, name: str, sizes: tuple[int, ...], axes: DynamicAxes) -> None:
-    limits = axes.interface.axes.get(name, {})
-    wrong = [size for size in sizes if not _fits(limits, size)]
+    wrong = [size for size in sizes if not axes.interface.takes(name, size)]
     if wrong:
-        allowed = f"{_least(limits)} to {limits['max']}" if "max" in limits else f"{_least(limits)} or more"
+        least, limit = axes.interface.least(name), axes.interface.limit(name)
+        allowed = f"{least} or more" if limit is None else f"{least} to {limit}"
         raise InputError(f"{argument}={_listed(wrong)}, but the model's axis {name} takes {allowed}.")
-
-
-def _fits(limits: Mapping[str, int], size: int) -> bool:
-    return _least(limits) <= size <= limits.get("max", size)
-
-
-def _least(limits: Mapping[str, int]) -> int:
-    return max(1, limits.get("min", 1))
 
 
 def _listed(sizes: Sequence[int]) -> str:

@@ -76,15 +76,14 @@ class TritonConfig:
     def batch_axis(self) -> str | None:
         """The axis along which Triton may join requests: dynamic, first everywhere, and 1 row is enough."""
         axis = BatchPlan(self.interface).batch_axis
-        least = self.interface.axes.get(str(axis), {}).get("min", 1)
-        return axis if isinstance(axis, str) and least <= 1 else None
+        return axis if axis is not None and self.interface.least(axis) == 1 else None
 
     @property
     def max_batch(self) -> int:
         if self.batch_axis is None:
             return 0
-        wanted = self.settings.max_batch
-        return min(wanted, self.interface.axes.get(self.batch_axis, {}).get("max", wanted))
+        wanted, limit = self.settings.max_batch, self.interface.limit(self.batch_axis)
+        return wanted if limit is None else min(wanted, limit)
 
     def text(self, samples: Feeds, files: Mapping[str, str]) -> str:
         """The text of config.pbtxt. ``files`` are the inputs' warm-up samples; without any there is no warm-up."""

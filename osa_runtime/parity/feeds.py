@@ -107,7 +107,7 @@ def _fitting(interface: Interface, axis: str, asked: Sequence[int] | None, usual
     """The requested sizes, each once, or the usual ones as far as the axis takes them."""
     least, limit = interface.least(axis), interface.limit(axis)
     for size in asked or ():
-        if size < least or (limit is not None and size > limit):
+        if not interface.takes(axis, size):
             most = "" if limit is None else f" to {limit}"
             raise InputError(f"The axis {axis} takes sizes from {least}{most}, got {size}.")
     return list(dict.fromkeys(interface.fitting(axis, size) for size in asked or usual))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import fnmatch
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import onnx
 
 from osa_runtime.errors import InputError
 from osa_runtime.manifest import AttentionCall
+from osa_runtime.onnx_files import reads
 
 PRODUCTS = ("MatMul", "Gemm")
 
@@ -64,16 +65,6 @@ def between(model: onnx.ModelProto, known: Collection[str], wanted: str) -> set[
             found.add(index)
             waiting += [name for name in reads(model.graph.node[index]) if name not in known]
     return found
-
-
-def reads(node: onnx.NodeProto) -> Iterator[str]:
-    """The values that a node reads, also inside its branches and loops."""
-    yield from (name for name in node.input if name)
-    for attribute in node.attribute:
-        for body in (attribute.g, *attribute.graphs):
-            for inner in body.node:
-                yield from reads(inner)
-            yield from (value.name for value in body.output)
 
 
 def output_axis(node: onnx.NodeProto) -> int:

@@ -165,10 +165,11 @@ def _warm_up(opened: OpenedModel) -> None:
 
 def _batch_range(opened: OpenedModel) -> tuple[int, int]:
     """The least and the most rows that the model takes."""
-    if not opened.plan.can_batch:
+    axis = opened.plan.batch_axis
+    if axis is None:
         return 1, 1
-    limits = opened.interface.axes.get(str(opened.plan.batch_axis), {})
-    return max(1, limits.get("min", 1)), limits.get("max", sys.maxsize)
+    limit = opened.interface.limit(axis)
+    return opened.interface.least(axis), sys.maxsize if limit is None else limit
 
 
 def _largest_body(opened: OpenedModel, max_batch: int) -> float:

@@ -19,11 +19,11 @@ from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import RunError
 from osa_runtime.exporters.functions import DOMAIN
 from osa_runtime.manifest import AttentionCall
-from osa_runtime.onnx_files import input_specs, read_onnx, readable_errors
+from osa_runtime.onnx_files import input_specs, read_onnx, readable_errors, reads
 from osa_runtime.runtime.onnx_session import EXTERNAL_DATA_FOLDER, error_text
 from osa_runtime.runtime.session import Session
 from osa_runtime.verification.inside.model_parts import Array, Calls, Core, Glue, ModelParts, Written
-from osa_runtime.verification.inside.onnx_slicing import GraphIndex, reads
+from osa_runtime.verification.inside.onnx_slicing import GraphIndex
 
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import onnx
 from onnx import TensorProto, helper
+
+from osa_runtime.onnx_files import reads
 
 LARGEST_KEPT = 1024  # bytes; shape inference reads small constants, and large ones only cost memory
 
@@ -103,17 +105,6 @@ class GraphIndex:
             if value.name == name:
                 return value
         return helper.make_tensor_value_info(name, self.types.get(name, TensorProto.FLOAT), None)
-
-
-def reads(node: onnx.NodeProto) -> Iterator[str]:
-    """The values that a node reads, also inside its branches and loops; names made by a body itself do no harm."""
-    yield from (name for name in node.input if name)
-    for attribute in node.attribute:
-        for graph in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
-            made = {name for inner in graph.node for name in inner.output} | {value.name for value in graph.input}
-            for inner in graph.node:
-                yield from (name for name in reads(inner) if name not in made)
-            yield from (value.name for value in graph.output if value.name not in made)
 
 
 def _renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
