@@ -24,10 +24,19 @@ STAMP := $(VENV)/installed-$(ORT)
 
 # One thread per test process: two processes with two threads each fight over two cores.
 TEST_ENV := OMP_NUM_THREADS=1
-PYTEST_ARGS ?= -n 2
+# Each process takes half of the files, so that their fixtures are made once, and then work from the other.
+PYTEST_ARGS ?= -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-long test-ray fuzz lint bench bench-check bench-serving clean
+# Tests of other versions than those of constraints.txt: export, run, verify, the operator, the server, the commands.
+VERSIONS_INSTALL := '.[cpu,export,train,serve]' pytest pytest-xdist hypothesis scipy h2
+VERSIONS_TESTS := $(addprefix tests/,ops/test_accuracy.py exporters/test_export.py runtime/test_session.py \
+  verification/test_compare_artifacts.py quantization/test_calibration.py serving/rest/test_routes.py \
+  serving/grpc/test_server.py cli/test_main.py cli/test_run.py cli/test_export.py)
+# Other versions deprecate other things, and that is not what these tests are about.
+VERSIONS_ARGS := -W default::DeprecationWarning -W default::FutureWarning -W default::PendingDeprecationWarning
+
+.PHONY: help install demo test test-fast test-long test-ray test-lowest test-newest fuzz lint bench bench-check bench-serving clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -42,14 +51,23 @@ demo: $(STAMP) ## train a skipless OSA transformer on handwritten digits, export
 	$(BIN)/python examples/read_digits.py runs/digits-onnx
 	$(BIN)/osa verify runs/digits-onnx --against runs/digits --certify --html runs/digits-report.html
 
-test: $(STAMP) ## run all tests
+test: $(STAMP) ## run all tests (25 minutes on two cores)
 	$(TEST_ENV) $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-fast: $(STAMP) ## run the tests that take little time, for the loop of an edit (90 seconds)
+	$(TEST_ENV) $(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow and not long and not ray"
 
 test-long: $(STAMP) ## run the tests that `make test` leaves out: all sabotaged and 200 honest artifacts (half an hour)
 	$(TEST_ENV) $(BIN)/python -m pytest $(PYTEST_ARGS) -m long
 
 test-ray: $(STAMP) ## run all tests with Ray Serve, the long ones too, in .venv-ray
 	$(TEST_ENV) $(BIN)/python -m pytest -m "ray or not ray" tests/serving_ray
+
+test-lowest test-newest: test-%: .venv-%/installed
+	$(TEST_ENV) .venv-$*/bin/python -m pytest $(PYTEST_ARGS) $(VERSIONS_ARGS) $(VERSIONS_TESTS)
+
+test-lowest: ## run the main tests with the oldest dependencies that pyproject.toml allows, in .venv-lowest
+test-newest: ## run the main tests with the newest ones, in .venv-newest
 
 fuzz: $(STAMP) ## send many random requests to the server, different ones each time (EXAMPLES=500 per call)
 	$(TEST_ENV) OSA_FUZZ_EXAMPLES=$(or $(EXAMPLES),500) $(BIN)/python -m pytest tests/serving/rest/test_fuzz.py
@@ -75,8 +93,8 @@ bench-check: $(STAMP) ## fail if a ratio of benchmarks/baseline.json has become 
 bench-serving: $(STAMP) ## measure our server, Triton, KServe and MLServer under load (installs them; 15 minutes)
 	$(TEST_ENV) $(BIN)/python benchmarks/serving.py
 
-clean: ## remove .venv and .venv-ray, caches and build folders; trained models in runs/ stay
-	rm -rf $(VENV) .venv-ray .venv-ray.lock build dist ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+clean: ## remove .venv and the other environments, caches and build folders; trained models in runs/ stay
+	rm -rf $(VENV) .venv-ray .venv-ray.lock .venv-lowest .venv-newest build dist ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/pip:  # ensurepip comes last, so this exists only when the venv is complete
@@ -92,4 +110,13 @@ $(STAMP): pyproject.toml constraints.txt | $(BIN)/pip
 	@$(PIP) install -c constraints.txt setuptools
 	@$(PIP) install -c constraints.txt -e '.[$(ORT),export,train,serve,dev]'
 	@echo $(ORT) > $(VENV)/ort-choice
+	@touch $@
+
+.venv-lowest/installed .venv-newest/installed: .venv-%/installed: pyproject.toml
+	@echo "installing the $* dependencies into .venv-$*; this takes a few minutes"
+	@rm -rf .venv-$* && $(PYTHON) -m venv .venv-$*
+	@# "numpy>=1.26" becomes numpy==1.26; nothing is pinned in .venv-newest
+	@grep -oE '"[a-z0-9-]+(\[[a-z,]+\])?>=[0-9.]+' pyproject.toml | tr -d '"' | sed -E 's/\[.*\]//; s/>=/==/' | sort -u \
+	  | if [ $* = lowest ]; then cat; fi > .venv-$*/constraints.txt
+	@.venv-$*/bin/python -m pip -qq install -c .venv-$*/constraints.txt -e $(VERSIONS_INSTALL)
 	@touch $@

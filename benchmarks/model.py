@@ -18,7 +18,7 @@ from speed.model_contenders import LOADS, measure_model
 from speed.model_report import build_report
 from speed.report import facts_of, parse, parse_names, parser_of
 
-from osa_runtime.benchmarking.opening import timed_opening
+from osa_runtime.benchmarking.timing import timed_opening
 
 NAMED = {"digits": models.DIGITS, "vit-s": models.VIT_S, "encoder": models.ENCODER}
 

@@ -14,18 +14,16 @@ import contextlib
 import json
 import tempfile
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from serving_load.messages import PROTOCOLS
-from serving_load.report import as_json, as_markdown, draw
+from serving_load.report import as_json, as_markdown
 from serving_load.rounds import Measured, Point, Served, measure, write_mean, write_mlp
 from serving_load.servers import STARTS, Contender, Missing
 from speed.report import RESULTS, parse_names, write_text
 
 from osa_runtime.benchmarking.machine import describe_machine
-from osa_runtime.plotting import write_figure
 
 FAMILIES = {
     "ours": ("ours", "ours, no batching", "ours, 2 workers"),
@@ -99,8 +97,7 @@ def main() -> None:
     print(text)
     write_text(options.out.with_suffix(".json"), json.dumps(as_json(measured, facts), indent=1) + "\n")
     write_text(options.out.with_suffix(".md"), text)
-    write_figure(options.out.with_suffix(".svg"), (9, 3.6), partial(draw, measured))
-    print(f"wrote {options.out}.json, .md and .svg")
+    print(f"wrote {options.out}.json and .md")
 
 
 if __name__ == "__main__":

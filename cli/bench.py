@@ -104,9 +104,9 @@ def bench(
     [cyan]osa bench digits-onnx --batch 32 --threads 1 --profile trace.json[/cyan]
     """
     from osa_runtime.benchmarking.benchmark import Benchmark
+    from osa_runtime.benchmarking.configurations import BenchmarkSettings
     from osa_runtime.benchmarking.plot import draw_benchmark
-    from osa_runtime.benchmarking.rotation import Schedule
-    from osa_runtime.benchmarking.settings import BenchmarkSettings
+    from osa_runtime.benchmarking.timing import Schedule
     from osa_runtime.cli import bench_report
     from osa_runtime.cli.options import parse_sizes
     from osa_runtime.cli.progress import BenchProgress

@@ -10,9 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from osa_runtime.atomic import atomic_file, check_writable
-from osa_runtime.benchmarking.figures import Figures, format_ratio, plural
 from osa_runtime.benchmarking.node_profile import NodeProfile, ProfileRow
-from osa_runtime.benchmarking.result import ARTIFACT, EAGER, BenchmarkResult, Measurement
+from osa_runtime.benchmarking.result import ARTIFACT, EAGER, BenchmarkResult, Figures, Measurement, format_ratio, plural
 from osa_runtime.errors import InputError
 
 STDOUT = Path("-")

@@ -7,9 +7,20 @@ from typing import Annotated
 
 import typer
 
-from osa_runtime.cli.options import WHERE, AllowFallback, Device
-
-WHAT, JUDGE, FILES = "Inputs", "Judgement", "Files"
+from osa_runtime.cli.options import (
+    FILES,
+    INPUTS,
+    JUDGEMENT,
+    AllowFallback,
+    Atol,
+    Device,
+    Html,
+    Quick,
+    SaveInputs,
+    Seed,
+    ThreadsBySize,
+    parse_sizes,
+)
 
 
 def compare(
@@ -17,42 +28,33 @@ def compare(
     reference: Annotated[Path, typer.Argument(help="The artifact to compare it with.", show_default=False)],
     batches: Annotated[
         str | None,
-        typer.Option("--batch", help="Batch sizes, such as 1,8.", show_default="1,2,5", rich_help_panel=WHAT),
+        typer.Option("--batch", help="Batch sizes, such as 1,8.", show_default="1,2,5", rich_help_panel=INPUTS),
     ] = None,
     lengths: Annotated[
         str | None,
         typer.Option(
-            "--tokens", help="Sequence lengths, for sequence models.", show_default="some", rich_help_panel=WHAT
+            "--tokens", help="Sequence lengths, for sequence models.", show_default="some", rich_help_panel=INPUTS
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the random inputs.", rich_help_panel=WHAT)] = 0,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Skip the grid of sizes and magnitudes.", rich_help_panel=WHAT)
-    ] = False,
+    seed: Seed = 0,
+    quick: Quick = False,
     rtol: Annotated[
         float | None,
         typer.Option(
             min=0.0,
             help="Allowed |difference| relative to the largest value; recorded.",
             show_default="the wider of the two artifacts'",
-            rich_help_panel=JUDGE,
+            rich_help_panel=JUDGEMENT,
         ),
     ] = None,
-    atol: Annotated[
-        float | None,
-        typer.Option(min=0.0, help="Allowed in addition to --rtol; recorded.", show_default="0", rich_help_panel=JUDGE),
-    ] = None,
+    atol: Atol = None,
     bisect: Annotated[
         bool,
-        typer.Option("--bisect", help="When they differ: find the first part that differs.", rich_help_panel=JUDGE),
+        typer.Option("--bisect", help="When they differ: find the first part that differs.", rich_help_panel=JUDGEMENT),
     ] = False,
     report: Annotated[Path | None, typer.Option(help="Write the results to this .json.", rich_help_panel=FILES)] = None,
-    html: Annotated[
-        Path | None, typer.Option(help="Write a page with plots to this .html.", rich_help_panel=FILES)
-    ] = None,
-    save_inputs: Annotated[
-        Path | None, typer.Option(help="Write the inputs of all cases to this .npz.", rich_help_panel=FILES)
-    ] = None,
+    html: Html = None,
+    save_inputs: SaveInputs = None,
     load_inputs: Annotated[
         Path | None, typer.Option(help="Use the inputs in this .npz.", rich_help_panel=FILES)
     ] = None,
@@ -62,9 +64,7 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="Print the results instead of tables.")] = False,
     device: Device = "cpu",
     allow_fallback: AllowFallback = False,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads.", show_default="by size", rich_help_panel=WHERE)
-    ] = None,
+    threads: ThreadsBySize = None,
 ) -> None:
     """Compare two exported models on the same inputs: fp16 with fp32, inlined with functions, TorchScript with ONNX.
 
@@ -74,7 +74,6 @@ def compare(
 
     [cyan]osa compare digits-torchscript digits-onnx --html difference.html[/cyan]
     """
-    from osa_runtime.cli.options import parse_sizes
     from osa_runtime.cli.verify_files import Files, options_of
     from osa_runtime.cli.verify_report import VerifyReport
     from osa_runtime.environment import require
@@ -91,11 +90,11 @@ def compare(
         (device, threads, allow_fallback),
         (None, quick, None),
     )
-    from osa_runtime.verification import compare_artifacts
+    from osa_runtime.verification import compare as run_compare
 
     shown = VerifyReport(as_json)
     with shown.working() as progress:
-        run = compare_artifacts(artifact, reference, options, progress)
+        run = run_compare(artifact, reference, options, progress)
     files.write(run)
     shown.result(run.certificate, files)
     if run.certificate.failed:

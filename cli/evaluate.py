@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Annotated
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
 from osa_runtime.cli.options import WHERE, AllowFallback, Device
+
+if TYPE_CHECKING:
+    from osa_runtime.parity.evaluation import Accuracy, Evaluation
+
 
 WHAT, JUDGE, FILES = "Inputs", "Judgement", "Files"
 
@@ -74,7 +83,6 @@ def evaluate(
     """
     import math
 
-    from osa_runtime.cli.evaluate_report import EvaluationProgress, check_out, figures, show, write
     from osa_runtime.errors import InputError
 
     if max_drop is not None and (against is None or not math.isfinite(max_drop)):
@@ -102,3 +110,133 @@ def evaluate(
     show(result, content, as_json)
     if content["failure"] is not None:
         raise typer.Exit(1)
+
+
+class EvaluationProgress:
+    """A bar on stderr when that is a terminal, otherwise nothing."""
+
+    def __init__(self) -> None:
+        console = Console(stderr=True)
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TimeElapsedColumn())
+        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._bar.add_task("data", total=None)
+
+    def __enter__(self) -> EvaluationProgress:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def __call__(self, model: str, done: int, total: int) -> None:
+        self._bar.update(self._task, description=model.replace("[", r"\["), completed=done, total=total)
+
+
+def figures(result: Evaluation, max_drop: float | None = None) -> dict[str, Any]:
+    """All figures as JSON; ``failure`` is the reason why they are not good enough, or null."""
+    content: dict[str, Any] = {
+        "data": result.data,
+        "data_sha256": result.sha256,
+        "samples": result.accuracy.samples,
+        "model": _accuracy(result.accuracy),
+        "against": None,
+        "comparison": None,
+        "max_drop": max_drop,
+        "failure": result.failure,
+        "notes": list(result.notes),
+    }
+    if result.against is not None:
+        content["against"] = _accuracy(result.against)
+        content["comparison"] = {
+            "different": result.differ,
+            "only_model_right": result.gained,
+            "only_against_right": result.lost,
+            "drop_points": result.drop,
+            "mcnemar_p": result.p_value,
+        }
+        if max_drop is not None and result.beyond(max_drop) and result.failure is None:
+            content["failure"] = f"the accuracy drops by {result.drop:.2f} points, more than {max_drop:g}"
+    return content
+
+
+def _accuracy(part: Accuracy) -> dict[str, Any]:
+    classes = [
+        {"label": label, "samples": n, "correct": correct, "accuracy": correct / n if n else None}
+        for label, (n, correct) in enumerate(part.by_class)
+    ]
+    return {
+        "name": part.model,
+        "accuracy": part.value,
+        "interval": list(part.interval),
+        "correct": part.correct,
+        "nonfinite": part.nonfinite,
+        "classes": classes,
+    }
+
+
+def check_out(out: Path | None) -> None:
+    """Check that ``out`` can be written before any work is done."""
+    from osa_runtime.atomic import check_writable
+    from osa_runtime.errors import InputError
+
+    if out is None:
+        return
+    if out.suffix != ".json":
+        raise InputError(f"--out is {out}, expected a name that ends in .json.")
+    check_writable(out)
+
+
+def write(content: dict[str, Any], out: Path | None) -> None:
+    from osa_runtime.atomic import atomic_file
+
+    if out is not None:
+        with atomic_file(out) as temporary:
+            temporary.write_bytes(_text(content))
+
+
+def _text(content: dict[str, Any]) -> bytes:
+    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return text.encode("utf-8", "backslashreplace")  # a name that is not UTF-8 is escaped in JSON
+
+
+def show(result: Evaluation, content: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        typer.echo(_text(content).decode(), nl=False)
+        return
+    console = Console(highlight=False, markup=False)
+    console.print(f"{result.accuracy.samples} samples of {result.data}", soft_wrap=True)
+    for part in (result.accuracy, result.against):
+        if part is not None:
+            console.print(f"{part.model}: {part}", soft_wrap=True)
+    console.print(_classes(result))
+    if result.against is not None:
+        console.print(comparison(result), soft_wrap=True)
+    for note in result.notes:
+        console.print(f"note: {note}", soft_wrap=True)
+    if content["failure"] is not None:
+        console.print(f"FAIL: {content['failure']}", soft_wrap=True, style="bold red")
+
+
+def comparison(result: Evaluation) -> str:
+    from osa_runtime.parity.evaluation import CHANCE
+
+    if not result.differ:
+        return "the two return the same answer for every sample"
+    said = "chance explains it" if result.p_value >= CHANCE else "not chance"
+    return (
+        f"different answers: {result.differ}; right only in the first: {result.gained}, only in the second: "
+        f"{result.lost}; drop {result.drop:.2f} points, McNemar's p = {result.p_value:.2g}: {said}"
+    )
+
+
+def _classes(result: Evaluation) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    parts = [part for part in (result.accuracy, result.against) if part is not None]
+    for name in ("class", "samples", *("right" if i == 0 else "right in the other" for i in range(len(parts)))):
+        table.add_column(name, justify="right")
+    for label, (samples, _) in enumerate(result.accuracy.by_class):
+        shares = [f"{100 * part.by_class[label][1] / samples:.1f} %" if samples else "–" for part in parts]
+        table.add_row(str(label), str(samples), *shares)
+    return table

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,10 +13,32 @@ from typer.core import TyperCommand
 from osa_runtime.errors import InputError, OsaError
 
 WHERE = "Device"
+INPUTS, JUDGEMENT, FILES, BATCHING = "Inputs", "Judgement", "Files", "Batching"
 
 Device = Annotated[str, typer.Option(help="cpu, cuda, or cuda:1.", rich_help_panel=WHERE)]
 AllowFallback = Annotated[
     bool, typer.Option("--allow-fallback", help="Use the CPU where --device cannot be used.", rich_help_panel=WHERE)
+]
+ThreadsBySize = Annotated[
+    int | None, typer.Option(min=1, help="Threads.", show_default="by size", rich_help_panel=WHERE)
+]
+
+# of `osa verify` and `osa compare`
+Quick = Annotated[bool, typer.Option("--quick", help="Skip the grid of sizes and magnitudes.", rich_help_panel=INPUTS)]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the random inputs.", rich_help_panel=INPUTS)]
+Atol = Annotated[
+    float | None,
+    typer.Option(min=0.0, help="Allowed in addition to --rtol; recorded.", show_default="0", rich_help_panel=JUDGEMENT),
+]
+Html = Annotated[Path | None, typer.Option(help="Write a page with plots to this .html.", rich_help_panel=FILES)]
+SaveInputs = Annotated[
+    Path | None, typer.Option(help="Write the inputs of all cases to this .npz.", rich_help_panel=FILES)
+]
+
+# of `osa serve` and `osa package`
+MaxBatch = Annotated[int, typer.Option(min=1, help="Largest number of rows per run.", rich_help_panel=BATCHING)]
+MaxDelay = Annotated[
+    float, typer.Option(min=0, help="Milliseconds to wait for a larger batch.", rich_help_panel=BATCHING)
 ]
 
 

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from osa_runtime.manifest import Quantization
+    from osa_runtime.quantization import Quantized
+
 
 WHAT, FILES = "What", "Files"
 
@@ -59,7 +69,6 @@ def quantize(
 
     [cyan]osa compare digits-int8 digits-onnx[/cyan]        the distance between the two
     """
-    from osa_runtime.cli.quantize_report import QuantizeReport
     from osa_runtime.environment import require
 
     require("Quantising", "onnx", extra="export")
@@ -81,3 +90,109 @@ def quantize(
         progress=report.step,
     )
     report.result(result)
+
+
+CAUTIONS = {
+    "dynamic": "rows that share a batch share their ranges: a row's answer depends on the other rows",
+    "static": "inputs beyond the calibrated ranges are cut off silently",
+}
+
+
+class QuantizeReport:
+    def __init__(self, as_json: bool, verbose: bool) -> None:
+        self._as_json, self._verbose = as_json, verbose
+        self._console = Console(highlight=False)
+
+    def step(self, name: str, seconds: float | None) -> None:
+        if self._as_json:
+            return
+        if seconds is None and not self._verbose:
+            self._console.print(f"[dim]·[/dim] {name}")
+        elif seconds is not None and self._verbose:
+            self._console.print(f"[dim]·[/dim] {name}  [dim]{seconds:.2f} s[/dim]")
+
+    def result(self, found: Quantized) -> None:
+        if self._as_json:
+            typer.echo(json.dumps(_as_dict(found), indent=2, ensure_ascii=False))
+            return
+        self._console.print(_summary(found))
+        if found.deviations:
+            self._console.print(_deviations(found))
+        for caution in _cautions(found):
+            self._console.print(f"[yellow]note[/yellow]: {escape(caution)}", soft_wrap=True)
+        self._console.print(
+            f"See more with: osa compare {escape(str(found.artifact.folder))} {escape(str(found.source.folder))}",
+            soft_wrap=True,
+        )
+
+
+def _as_dict(found: Quantized) -> dict[str, Any]:
+    before, after = found.sizes
+    return {
+        "artifact": str(found.artifact.folder),
+        "dtype": found.artifact.manifest.dtype,
+        "size": {"before": before, "after": after},
+        "products": list(found.selection.products),
+        "tables": list(found.selection.tables),
+        "kept": list(found.selection.kept),
+        "measured_on": found.measured_on,
+        "deviation": {name: metrics.as_dict() for name, metrics in found.deviations.items()},
+        "notes": list(_cautions(found)),
+    }
+
+
+def _summary(found: Quantized) -> Table:
+    manifest, (before, after) = found.artifact.manifest, found.sizes
+    described = manifest.quantization
+    assert described is not None
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    rows = {
+        "artifact": str(found.artifact.folder),
+        "precision": f"{manifest.dtype}: weights of {described.weight_bits} bits in int8, "
+        f"activations {described.activations}; orthogonal attention in float32",
+        "size": f"{before / 2**20:.2f} MiB → {after / 2**20:.2f} MiB ({before / after:.1f} times smaller)",
+        "quantised": f"{described.quantized} weights",
+        "kept": ", ".join(found.selection.kept),
+        "measured on": found.measured_on,
+        "ranges": _ranges(described),
+    }
+    for name, value in rows.items():
+        if value:
+            table.add_row(f"[bold]{name}[/bold]", escape(value))
+    return table
+
+
+def _ranges(described: Quantization) -> str:
+    ranges = {} if described.calibration is None else described.calibration.ranges
+    return ", ".join(f"{name} from {low:.3g} to {high:.3g}" for name, (low, high) in ranges.items())
+
+
+def _deviations(found: Quantized) -> Table:
+    table = Table(title="deviation from the source", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for column in ("output", "largest", "rms", "same top class"):
+        table.add_column(column, justify="left" if column == "output" else "right")
+    for name, metrics in found.deviations.items():
+        same = "" if metrics.top1 is None else f"{metrics.top1:.2%}"
+        table.add_row(escape(name), f"{metrics.max_rel:.2%}", f"{metrics.rms:.2%}", same)
+    return table
+
+
+def _cautions(found: Quantized) -> Iterator[str]:
+    from osa_runtime.parity.tolerances import relative_tolerance
+
+    manifest = found.artifact.manifest
+    described = manifest.quantization
+    assert described is not None
+    if described.activations in CAUTIONS:
+        yield CAUTIONS[described.activations]
+    limit = relative_tolerance("onnx", manifest.dtype, manifest.depth or 1)
+    for name, metrics in found.deviations.items():
+        if metrics.max_rel > limit:
+            yield (
+                f"{name} moved by {metrics.max_rel:.2g} of its largest value, more than the {limit:.2g} that rounding "
+                "explains: measure the accuracy, and keep parts in float32 with --keep"
+            )
+    if not found.deviations:
+        yield "the source returns NaN on random inputs, so that nothing could be compared; use --calibration"
+    elif described.calibration is None:
+        yield "random inputs are not your data: measure with --calibration, and measure the accuracy"

@@ -23,9 +23,10 @@ def run(
             "-i",
             help="NAME=FILE.npy, an .npz with an array per input, or a picture for an image model. The name may be "
             "left out when the model has one input. Several pictures make a batch.",
+            show_default=False,
             rich_help_panel=INPUTS,
         ),
-    ],
+    ] = (),  # type: ignore[assignment]  # required, but a wrong artifact is the first thing to say
     mean: Annotated[
         str | None,
         typer.Option(

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from osa_runtime.arrays import read_arrays
-from osa_runtime.artifact import Manifest, TensorSpec
 from osa_runtime.errors import InputError, MissingDependencyError
-from osa_runtime.interface import Interface
+from osa_runtime.interface import Interface, TensorSpec
+from osa_runtime.manifest import Manifest
 from osa_runtime.pixels import Standardisation
 
 Array = NDArray[Any]
@@ -25,6 +25,8 @@ def read_inputs(
 ) -> tuple[dict[str, Array], list[str]]:
     """The arrays by input name, and notes on their conversion."""
     specs = interface.inputs
+    if not values:
+        raise InputError(f"No --input was given; the model takes {', '.join(map(str, specs))}.")
     feeds: dict[str, Array] = {}
     notes: list[str] = []
     pictures: set[str] = set()

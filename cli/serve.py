@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from osa_runtime.cli.options import WHERE, AllowFallback, Device
+from osa_runtime.cli.options import BATCHING, WHERE, AllowFallback, Device, MaxBatch, MaxDelay
 from osa_runtime.errors import InputError, MissingDependencyError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from osa_runtime.serving.settings import ServerSettings
 
 
-ADDRESS, MODELS, BATCHING, SAFETY = "Address", "Models", "Batching", "Safety and limits"
+ADDRESS, MODELS, SAFETY = "Address", "Models", "Safety and limits"
 
 
 def serve(
@@ -73,12 +73,8 @@ def serve(
         int | None,
         typer.Option(min=1, help="Threads per model.", show_default="all cores but one", rich_help_panel=WHERE),
     ] = None,
-    max_batch: Annotated[
-        int, typer.Option(min=1, help="Largest number of rows per run.", rich_help_panel=BATCHING)
-    ] = 32,
-    max_delay_ms: Annotated[
-        float, typer.Option(min=0, help="Milliseconds to wait for a larger batch.", rich_help_panel=BATCHING)
-    ] = 0.0,
+    max_batch: MaxBatch = 32,
+    max_delay_ms: MaxDelay = 0.0,
     max_queue: Annotated[
         int,
         typer.Option(min=1, help="Largest number of waiting requests; further ones get 503.", rich_help_panel=BATCHING),
@@ -131,8 +127,7 @@ def serve(
 
     [cyan]osa serve digits-onnx --host 0.0.0.0 --token-file token[/cyan]
     """
-    from osa_runtime.cli.serve import run_server
-    from osa_runtime.serving.engine.certificates import check_keys
+    from osa_runtime.serving.engine.model_folders import check_keys
     from osa_runtime.serving.guard import read_token
     from osa_runtime.serving.settings import MEGABYTE, BatchSettings, Limits, ServerSettings
 
@@ -214,7 +209,7 @@ def show_addresses(server: Server) -> None:
 
 def show_calls(engine: Engine, origin: str) -> None:
     """Print example calls of the first model; the page shows them for every model."""
-    from osa_runtime.serving.protocol.example_calls import example_calls
+    from osa_runtime.serving.protocol.descriptions import example_calls
 
     for model in engine.repository.served()[:1]:
         calls = example_calls(model.name, model.interface, origin, token=engine.settings.token is not None)

@@ -7,9 +7,20 @@ from typing import Annotated
 
 import typer
 
-from osa_runtime.cli.options import WHERE, AllowFallback, Device
-
-WHAT, JUDGE, FILES = "Inputs", "Judgement", "Files"
+from osa_runtime.cli.options import (
+    FILES,
+    INPUTS,
+    JUDGEMENT,
+    AllowFallback,
+    Atol,
+    Device,
+    Html,
+    Quick,
+    SaveInputs,
+    Seed,
+    ThreadsBySize,
+    parse_sizes,
+)
 
 
 def verify(
@@ -21,23 +32,23 @@ def verify(
         typer.Option(
             "--against",
             help="The checkpoint, or the folder of a training run, that it was exported from.",
-            rich_help_panel=WHAT,
+            rich_help_panel=INPUTS,
         ),
     ] = None,
     factory: Annotated[
         str | None,
         typer.Option(
             help="Instead of --against, for a model of your own: package.module:function, as for `osa export`.",
-            rich_help_panel=WHAT,
+            rich_help_panel=INPUTS,
         ),
     ] = None,
     weights: Annotated[
         Path | None,
-        typer.Option(help="With --factory: its weights, .safetensors or .pt.", rich_help_panel=WHAT),
+        typer.Option(help="With --factory: its weights, .safetensors or .pt.", rich_help_panel=INPUTS),
     ] = None,
     batches: Annotated[
         str | None,
-        typer.Option("--batch", help="Batch sizes, such as 1,8.", show_default="1 to 64", rich_help_panel=WHAT),
+        typer.Option("--batch", help="Batch sizes, such as 1,8.", show_default="1 to 64", rich_help_panel=INPUTS),
     ] = None,
     lengths: Annotated[
         str | None,
@@ -45,21 +56,21 @@ def verify(
             "--tokens",
             help="Sequence lengths, for sequence models.",
             show_default="a grid from 1 to the longest",
-            rich_help_panel=WHAT,
+            rich_help_panel=INPUTS,
         ),
     ] = None,
     evaluate: Annotated[
         str | None,
         typer.Option(
             help="Also measure the accuracy on this data, as `osa evaluate` does, and record it in the certificate.",
-            rich_help_panel=WHAT,
+            rich_help_panel=INPUTS,
         ),
     ] = None,
     data: Annotated[
         str | None,
         typer.Option(
             help="Real images in addition to the others: digits, mnist, fashion-mnist, or an .npz.",
-            rich_help_panel=WHAT,
+            rich_help_panel=INPUTS,
         ),
     ] = None,
     calibration: Annotated[
@@ -68,32 +79,27 @@ def verify(
             help="The .npz with the examples of a static quantisation: its ranges are measured again.",
             exists=True,
             dir_okay=False,
-            rich_help_panel=WHAT,
+            rich_help_panel=INPUTS,
         ),
     ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Skip the grid of sizes and magnitudes.", rich_help_panel=WHAT)
-    ] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the random inputs.", rich_help_panel=WHAT)] = 0,
+    quick: Quick = False,
+    seed: Seed = 0,
     rtol: Annotated[
         float | None,
         typer.Option(
             min=0.0,
             help="Allowed |difference| relative to the largest value; recorded.",
             show_default="by format, type, depth and ‖S‖",
-            rich_help_panel=JUDGE,
+            rich_help_panel=JUDGEMENT,
         ),
     ] = None,
-    atol: Annotated[
-        float | None,
-        typer.Option(min=0.0, help="Allowed in addition to --rtol; recorded.", show_default="0", rich_help_panel=JUDGE),
-    ] = None,
+    atol: Atol = None,
     bisect: Annotated[
         Path | None,
         typer.Option(
             "--bisect",
             help="On failure: find the first part that is wrong, and write files that reproduce it to this folder.",
-            rich_help_panel=JUDGE,
+            rich_help_panel=JUDGEMENT,
         ),
     ] = None,
     report: Annotated[
@@ -107,12 +113,8 @@ def verify(
         Path | None,
         typer.Option(help="With --certify: sign a PASS with this private Ed25519 key (PEM).", rich_help_panel=FILES),
     ] = None,
-    html: Annotated[
-        Path | None, typer.Option(help="Write a page with plots to this .html.", rich_help_panel=FILES)
-    ] = None,
-    save_inputs: Annotated[
-        Path | None, typer.Option(help="Write the inputs of all cases to this .npz.", rich_help_panel=FILES)
-    ] = None,
+    html: Html = None,
+    save_inputs: SaveInputs = None,
     load_inputs: Annotated[
         Path | None,
         typer.Option(
@@ -129,9 +131,7 @@ def verify(
     as_json: Annotated[bool, typer.Option("--json", help="Print the certificate instead of tables.")] = False,
     device: Device = "cpu",
     allow_fallback: AllowFallback = False,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads.", show_default="by size", rich_help_panel=WHERE)
-    ] = None,
+    threads: ThreadsBySize = None,
 ) -> None:
     """Check that an exported model returns what the trained one returns, and that its attention is orthogonal.
 
@@ -154,7 +154,6 @@ def verify(
     [cyan]osa verify digits-onnx --device cuda --load-inputs in.npz --load-outputs out.npz[/cyan]
     """
     from osa_runtime.atomic import check_writable
-    from osa_runtime.cli.options import parse_sizes
     from osa_runtime.cli.verify_files import Files, Signer, check_data, evaluated, options_of
     from osa_runtime.cli.verify_report import VerifyReport
     from osa_runtime.environment import require

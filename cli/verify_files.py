@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import typer
 
 from osa_runtime.errors import InputError
 
 if TYPE_CHECKING:
     from osa_runtime.verification.options import Run, VerifyOptions
-import dataclasses
-from collections.abc import Callable
-
-if TYPE_CHECKING:
-    from osa_runtime.verification.options import Run
-from typing import TYPE_CHECKING, Any
-
-import typer
 
 
 @dataclass(frozen=True)
@@ -133,7 +129,7 @@ def options_of(
 def check_data(data: str | None) -> None:
     """Refuse data that cannot be read, before any work is done."""
     if data is not None:
-        from osa_runtime.evaluation.samples import read_samples
+        from osa_runtime.evaluation.classifiers import read_samples
 
         read_samples(data)
 
@@ -158,8 +154,7 @@ class Signer:
     def of_key(cls, path: Path | None, options: VerifyOptions, *, certify: bool, known: bool) -> Signer:
         if path is None:
             return cls()
-        from osa_runtime.parity.signing import read_private_key
-        from osa_runtime.parity.trust import settings_objection
+        from osa_runtime.parity.signing import read_private_key, settings_objection
 
         if not certify:
             raise InputError("--sign signs the certificate that --certify writes; give both.")

@@ -53,7 +53,7 @@ class VerifyReport:
             self._console.print(f"written: {_plain(str(path))}", soft_wrap=True)
 
     def _usefulness(self, certificate: Certificate, files: Files) -> None:
-        from osa_runtime.parity.trust import objection
+        from osa_runtime.parity.signing import objection
 
         reason = objection(certificate) if files.folder is not None and not certificate.failed else None
         if reason is not None:

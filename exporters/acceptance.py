@@ -23,11 +23,10 @@ from osa_runtime.ops import attention
 from osa_runtime.ops.interception import intercept
 from osa_runtime.ops.spectral_norm import masked, spectral_norm
 from osa_runtime.parity.certificate import OutputResult
-from osa_runtime.parity.compare import Tolerance
+from osa_runtime.parity.comparison import Tolerance
 from osa_runtime.parity.feeds import Case
 from osa_runtime.parity.judgement import Answers, Rules, judge
-from osa_runtime.parity.sensitivity import Spread
-from osa_runtime.parity.tolerances import relative_tolerance, rounding_move
+from osa_runtime.parity.tolerances import Spread, relative_tolerance, rounding_move
 from osa_runtime.runtime.session import load
 
 Axis = tuple[str, int] | None

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from osa_runtime.errors import InputError
-from osa_runtime.exporters.capturing import errors_naming_layers
+from osa_runtime.exporters.folding import errors_naming_layers
 from osa_runtime.ops.interception import intercept
 from osa_runtime.steps import quiet
 

@@ -16,7 +16,7 @@ from osa_runtime.errors import ExponentRangeError, InputError, OsaError, RunErro
 from osa_runtime.ops import reference
 from osa_runtime.ops.interception import intercept
 from osa_runtime.ops.spectral_norm import masked, spectral_norm
-from osa_runtime.parity.sensitivity import moved
+from osa_runtime.parity.tolerances import moved
 
 Array = NDArray[Any]
 
@@ -147,3 +147,8 @@ def moved_state(module: nn.Module, amount: float, seed: int, coarse: bool) -> di
 def _moved(x: Tensor, amount: float, generator: torch.Generator, coarse: bool) -> Tensor:
     size = x.abs().amax(tuple(range(1, x.dim())), keepdim=True) if coarse and x.dim() > 1 else x
     return x + amount * size * (2 * torch.rand(x.shape, generator=generator, dtype=x.dtype) - 1)
+
+
+def rounding_depth(module: nn.Module) -> int:
+    """The depth of a model for the table of tolerances: rounding adds up over the matrices of all its layers."""
+    return max(4, sum(parameter.dim() >= 2 for parameter in module.parameters()))

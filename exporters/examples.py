@@ -10,10 +10,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import ExportError, InputError
 from osa_runtime.exporters.dynamic_axes import as_torch_takes, read_shapes, resolve
-from osa_runtime.interface import Interface
+from osa_runtime.interface import Interface, TensorSpec
 from osa_runtime.sample_inputs import sample_inputs
 
 DTYPES = {

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from osa_runtime.errors import ExportError
 from osa_runtime.exponential import ExponentialMethod
-from osa_runtime.exporters.capturing import errors_naming_layers
 from osa_runtime.exporters.examples import Examples
+from osa_runtime.exporters.folding import errors_naming_layers
 from osa_runtime.exporters.functions import DOMAIN, VERSION, FunctionChoice
 from osa_runtime.exporters.settings import ExportSettings
 from osa_runtime.ops.interception import intercept

@@ -14,9 +14,9 @@ from onnx_ir.passes.common import CommonSubexpressionEliminationPass, InlinePass
 from torch import nn
 
 from osa_runtime.errors import ExportError
-from osa_runtime.exporters.attention_settings import manifest_entry
 from osa_runtime.exporters.examples import Examples
 from osa_runtime.exporters.functions import DOMAIN, VERSION, FunctionChoice, build_functions
+from osa_runtime.exporters.manifest_entries import manifest_entry
 from osa_runtime.exporters.onnx_capture import capture
 from osa_runtime.exporters.settings import ExportSettings
 from osa_runtime.formats import FORMATS

@@ -11,22 +11,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from osa_runtime.artifact import MANIFEST_FILE, Artifact, Manifest, describe_files
+from osa_runtime.artifact import MANIFEST_FILE, Artifact, describe_files
 from osa_runtime.atomic import atomic_folder
 from osa_runtime.errors import InputError
 from osa_runtime.exponential import ExponentialMethod
 from osa_runtime.exporters.acceptance import Exported, artifact_runner, check_answers
 from osa_runtime.exporters.dynamic_axes import spelled_out
+from osa_runtime.exporters.eager import rounding_depth
 from osa_runtime.exporters.examples import describe_examples, positional
 from osa_runtime.exporters.folding import in_type, prepared
-from osa_runtime.exporters.manifest_entries import axis_ranges, describe_outputs, squarings_named, versions
-from osa_runtime.exporters.recorded import record
+from osa_runtime.exporters.manifest_entries import axis_ranges, describe_outputs, record, squarings_named, versions
 from osa_runtime.exporters.roles import find_roles
 from osa_runtime.exporters.settings import DEFAULT_OPSET, ExportSettings
 from osa_runtime.formats import FORMATS
 from osa_runtime.interface import Interface
-from osa_runtime.manifest import check_class_names, check_preprocessing, check_value_ranges
-from osa_runtime.nn.depth import rounding_depth
+from osa_runtime.manifest import Manifest, check_class_names, check_preprocessing, check_value_ranges
 from osa_runtime.pixels import Standardisation
 from osa_runtime.steps import Listener, Progress
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from osa_runtime.exporters.attention_settings import traced_settings
-from osa_runtime.exporters.capturing import errors_naming_layers
 from osa_runtime.exporters.examples import Examples
+from osa_runtime.exporters.folding import errors_naming_layers
+from osa_runtime.exporters.manifest_entries import traced_settings
 from osa_runtime.exporters.settings import ExportSettings
 from osa_runtime.formats import FORMATS
 from osa_runtime.manifest import AttentionCall, AttentionSettings

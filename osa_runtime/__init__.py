@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from osa_runtime.pixels import Standardisation
     from osa_runtime.quantization import quantize
     from osa_runtime.runtime.session import Session, load
-    from osa_runtime.verification import VerifyOptions, compare_artifacts, verify
+    from osa_runtime.verification import VerifyOptions, compare, verify
 
 __version__ = "0.1.0"
 
@@ -67,7 +67,7 @@ _HOME_OF = {
     "Evaluation": "osa_runtime.evaluation",
     "evaluate": "osa_runtime.evaluation",
     "VerifyOptions": "osa_runtime.verification",
-    "compare_artifacts": "osa_runtime.verification",
+    "compare": "osa_runtime.verification",
     "verify": "osa_runtime.verification",
 }
 
@@ -100,7 +100,7 @@ __all__ = [
     # checking them
     "Evaluation",
     "VerifyOptions",
-    "compare_artifacts",
+    "compare",
     "evaluate",
     "verify",
     # errors

@@ -14,10 +14,7 @@ from pathlib import Path
 from osa_runtime.errors import ArtifactError
 from osa_runtime.external_data import external_files
 from osa_runtime.formats import FORMATS
-from osa_runtime.interface import TensorSpec
 from osa_runtime.manifest import Manifest, StoredFile
-
-__all__ = ["Artifact", "Manifest", "TensorSpec"]
 
 MANIFEST_FILE = "manifest.json"
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError
 
-from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import ArtifactError
+from osa_runtime.external_data import external_files
+from osa_runtime.interface import TensorSpec
 
 
 def read_onnx(path: Path) -> onnx.ModelProto:
@@ -37,16 +38,9 @@ def readable_errors(path: Path) -> Iterator[None]:
         raise ArtifactError(f"{path} is not a valid ONNX model: {reason}") from error
 
 
-def external_files(model: onnx.ModelProto, path: Path) -> tuple[Path, ...]:
+def weight_files(path: Path) -> tuple[Path, ...]:
     """The files next to the model that hold its weights."""
-    names = {
-        entry.value
-        for tensor in model.graph.initializer
-        if tensor.data_location == onnx.TensorProto.EXTERNAL
-        for entry in tensor.external_data
-        if entry.key == "location"
-    }
-    files = tuple(path.parent / name for name in sorted(names))
+    files = tuple(path.parent / name for name in sorted(external_files(path)))
     for file in files:
         if not file.is_file():
             raise ArtifactError(f"{file} does not exist, but {path.name} keeps weights there; copy both files.")
@@ -95,7 +89,7 @@ def _dtype(element: int) -> str:
 
 
 def reads(node: onnx.NodeProto) -> Iterator[str]:
-    """The values that a node reads, also inside its branches and loops; names made by a body itself do no harm."""
+    """The values that a node reads, also inside its branches and loops, except those that a body makes itself."""
     yield from (name for name in node.input if name)
     for attribute in node.attribute:
         for graph in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
@@ -103,3 +97,22 @@ def reads(node: onnx.NodeProto) -> Iterator[str]:
             for inner in graph.node:
                 yield from (name for name in reads(inner) if name not in made)
             yield from (value.name for value in graph.output if value.name not in made)
+
+
+def makers(nodes: Sequence[onnx.NodeProto]) -> dict[str, int]:
+    """The index of the node that makes each value."""
+    return {name: index for index, node in enumerate(nodes) for name in node.output if name}
+
+
+def between(
+    nodes: Sequence[onnx.NodeProto], maker: Mapping[str, int], known: Collection[str], wanted: Iterable[str]
+) -> set[int]:
+    """The nodes that are needed for ``wanted`` when ``known`` is given."""
+    found: set[int] = set()
+    waiting = [name for name in wanted if name not in known]
+    while waiting:
+        index = maker.get(waiting.pop())
+        if index is not None and index not in found:
+            found.add(index)
+            waiting += [name for name in reads(nodes[index]) if name not in known]
+    return found

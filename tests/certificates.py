@@ -7,7 +7,7 @@ from typing import Any
 
 from osa_runtime.artifact import Artifact
 from osa_runtime.parity.certificate import CaseResult, Certificate, Check, OutputResult
-from osa_runtime.parity.trust import STANDARD
+from osa_runtime.parity.signing import STANDARD
 
 
 def certificate_of(folder: Path, **changes: Any) -> Certificate:

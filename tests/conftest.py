@@ -18,6 +18,17 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 CHECKOUT = Path(__file__).resolve().parent.parent
 
 
+# Fixtures that export, start a server or build a wheel: whatever needs one of them is slow.
+SLOW = {"exported", "deep", "installed_copy"}
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m is applied
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if SLOW & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session")
 def checkout() -> Path:
     return CHECKOUT
@@ -53,6 +64,14 @@ def made_exports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     base = tmp_path_factory.getbasetemp()
     with kept_in((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "exports"):
         yield
+
+
+@pytest.fixture(autouse=True)
+def little_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the wide sweep does with the time it usually has, tests of its own show."""
+    from osa_runtime.verification import cases
+
+    monkeypatch.setattr(cases, "SECONDS", 0.1)
 
 
 @pytest.fixture(scope="session")

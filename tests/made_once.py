@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
+import functools
 import hashlib
 import shutil
 from collections.abc import Iterator
@@ -25,11 +26,17 @@ def kept_in(home: Path) -> Iterator[None]:
     """Within, exports are kept there, and verifications take the fresh export that they ask for from there, too."""
     from unittest import mock
 
+    from torch.onnx._internal.exporter._registration import onnxscript_apis
+
     from osa_runtime.verification import expectation
 
     home.mkdir(exist_ok=True)
     _home.append(home)
-    with mock.patch.object(expectation, "export_checkpoint", export_checkpoint):
+    operators = functools.cache(onnxscript_apis.get_torchlib_ops)  # read anew in every export, for a fifth of its time
+    with (
+        mock.patch.object(expectation, "export_checkpoint", export_checkpoint),
+        mock.patch.object(onnxscript_apis, "get_torchlib_ops", operators),
+    ):
         yield
     _home.remove(home)
 

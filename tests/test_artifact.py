@@ -12,21 +12,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from osa_runtime.artifact import Artifact, Manifest, TensorSpec, describe_files
+from osa_runtime.artifact import Artifact, describe_files
 from osa_runtime.errors import ArtifactError, InputError
-from osa_runtime.interface import Roles
+from osa_runtime.interface import Roles, TensorSpec
 from osa_runtime.manifest import (
     AttentionCall,
     AttentionSettings,
     CalibrationRecord,
     ExportRecord,
+    Manifest,
     Quantization,
     StoredFile,
 )
 from osa_runtime.parity.feeds import sweep
 from osa_runtime.parity.tolerances import relative_tolerance
 from osa_runtime.runtime.input_checks import CalibratedRanges
-from osa_runtime.runtime.squarings import counted_layers
+from osa_runtime.runtime.onnx_session import counted_layers
 from osa_runtime.sample_inputs import sample_inputs
 
 

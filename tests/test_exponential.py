@@ -8,7 +8,7 @@ from osa_runtime import OrthogonalSelfAttention
 from osa_runtime.errors import ConfigError, InputError
 from osa_runtime.exponential import ExponentialMethod
 from osa_runtime.exporters import FunctionChoice
-from osa_runtime.exporters.attention_settings import manifest_entry
+from osa_runtime.exporters.manifest_entries import manifest_entry
 from osa_runtime.exporters.settings import ExportSettings
 from osa_runtime.manifest import AttentionSettings
 from osa_runtime.models.config import ViTConfig

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from osa_runtime.artifact import Artifact, Manifest, TensorSpec, describe_files
+from osa_runtime.artifact import Artifact, describe_files
 from osa_runtime.errors import ArtifactError
 from osa_runtime.external_data import ENTRY, FIELDS, external_files
+from osa_runtime.interface import TensorSpec
+from osa_runtime.manifest import Manifest
 
 onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper  # noqa: E402 - after the skip

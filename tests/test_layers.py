@@ -18,9 +18,7 @@ def heavy_imports_of(module: str) -> set[str]:
     return set(child.stdout.split())
 
 
-@pytest.mark.parametrize(
-    "module", ["osa_runtime", "osa_runtime.cli.main", "osa_runtime.runtime", "osa_runtime.diagnosis"]
-)
+@pytest.mark.parametrize("module", ["osa_runtime", "osa_runtime.cli.main", "osa_runtime.runtime"])
 def test_starts_without_heavy_imports(module: str) -> None:
     assert heavy_imports_of(module) == set()
 

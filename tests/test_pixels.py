@@ -20,6 +20,8 @@ from osa_runtime.exporters import export, export_checkpoint
 from osa_runtime.models.checkpoint import read_standardisation
 from osa_runtime.packaging.triton_repository import package_triton
 
+pytestmark = pytest.mark.slow
+
 SIZES = {"image_size": (8, 8), "patch_size": 4, "dim": 16, "depth": 1, "heads": 2}
 TRAINED = Standardisation((4.0, 5.0, 6.0), (2.0, 3.0, 4.0), (0.0, 16.0))
 

@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 
 from osa_runtime import SkiplessViT, Standardisation, ViTConfig, save_checkpoint
 from osa_runtime.cli.main import app
-from osa_runtime.verification import cases as wide_sweep
 
 ROOT = Path(__file__).parent.parent
 PAGES = ["README.md", *(str(page.relative_to(ROOT)) for page in sorted((ROOT / "docs").glob("*.md")))]
@@ -31,6 +30,7 @@ def commands(program: str) -> list[list[str]]:
     return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith(f"{program} ")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks("python", page)])
 def test_python_runs_in_order_in_one_folder(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -48,7 +48,6 @@ NEVER_RUN = ("osa data fetch", "make ")  # the network, all of this again
 def test_the_tour_works_letter_by_letter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained: bool) -> None:
     """Every block of the README in order, in one folder; without training, a checkpoint is there from the start."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(wide_sweep, "SECONDS", 0.5)  # whatever verify does with its time, its own tests show
     if not trained:
         pixels = Standardisation((4.9,), (6.0,), (0.0, 16.0))
         save_checkpoint(SkiplessViT(ViTConfig(classes=10, depth=2)), "runs/digits/checkpoint", standardisation=pixels)

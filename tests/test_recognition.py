@@ -13,11 +13,13 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
+from made_once import export_checkpoint
 from osa_runtime import SkiplessViT, ViTConfig, load, load_checkpoint, save_checkpoint
 from osa_runtime.cli.main import app
 from osa_runtime.errors import ArtifactError, CheckpointError
-from osa_runtime.exporters import export_checkpoint
 from osa_runtime.recognition import FileKind, file_kind
+
+pytestmark = pytest.mark.slow
 
 Make = Callable[[Path], object]
 

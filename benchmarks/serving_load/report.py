@@ -1,4 +1,4 @@
-"""The targets of the server, and the results as JSON, as tables in Markdown, and as a figure."""
+"""The targets of the server, and the results as JSON and as tables in Markdown."""
 
 import statistics
 from collections.abc import Iterable, Iterator, Mapping
@@ -103,18 +103,3 @@ def _costs(measured: Measured, names: Iterable[str], model: str) -> str:
         if any(value is not None for value in found):
             rows.append([name, *("" if value is None else f"{1e3 * value:.3f}" for value in found)])
     return f"`{model}`: milliseconds of a core that the server takes per request\n\n{table(['server', *HEAD], rows)}"
-
-
-def draw(measured: Measured, figure: Any) -> None:
-    """Requests per second at c = 16, a panel for each model."""
-    for axes, model in zip(figure.subplots(1, len(measured.runs), squeeze=False)[0], measured.runs, strict=True):
-        names = list(dict.fromkeys(name for name, point in measured.table if point == Point(model, "binary", 16)))
-        for place, (protocol, colour) in enumerate(zip(PROTOCOLS, ("#0b6e99", "#7cc4e0", "#c2601a"), strict=True)):
-            rates = [measured.at(name, Point(model, protocol, 16)).rate or 0.0 for name in names]
-            rows = [row + 0.27 * (place - 1) for row in range(len(names))]
-            axes.barh(rows, rates, 0.25, label=protocol, color=colour)
-        axes.set_yticks(range(len(names)), names)
-        axes.invert_yaxis()
-        axes.grid(visible=False, axis="y")
-        axes.set(title=f"{model}, 16 connections", xlabel="requests/s")
-        axes.legend()

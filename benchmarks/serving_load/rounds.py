@@ -3,7 +3,6 @@
 The next round begins with another of them. Ratios are taken round by round, so that a slow minute hurts both alike.
 """
 
-import math
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -12,13 +11,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import onnx
-from onnx import numpy_helper, parser
+import torch
+from torch import Tensor, nn
 
-from osa_runtime import load
-from osa_runtime.artifact import Artifact, Manifest, TensorSpec, describe_files
-from osa_runtime.atomic import atomic_folder
-from osa_runtime.benchmarking.figures import Percentiles, spread_of
+from osa_runtime import export, load
+from osa_runtime.benchmarking.result import Percentiles, spread_of
 from serving_load.client import Block, run_block
 from serving_load.messages import BadAnswer, Question
 from serving_load.servers import Contender, ServerWatch
@@ -26,33 +23,22 @@ from serving_load.servers import Contender, ServerWatch
 PAUSE, WARM_UP, RUN_SECONDS = 0.2, 0.4, 0.5
 QUESTIONS = 16
 
-Shape = tuple[int | str, ...]
-
 
 def write_mlp(folder: Path) -> Path:
     """A model that runs in some microseconds, so that what is measured is the server."""
-    weights = {"w1": (64, 64), "w2": (64, 10)}
-    body = "h = MatMul (x, w1)  a = Relu (h)  y = MatMul (a, w2)"
-    return _write(folder, body, ("batch", 64), ("batch", 10), weights)
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Linear(64, 64, bias=False), nn.ReLU(), nn.Linear(64, 10, bias=False))
+    return _write(layers, torch.zeros(2, 64), folder)
 
 
 def write_mean(folder: Path) -> Path:
     """The mean of each channel of an image: next to no work on as many bytes as a vision transformer takes."""
-    return _write(folder, "y = GlobalAveragePool (x)", ("batch", 3, 224, 224), ("batch", 3, 1, 1), {})
+    return _write(nn.AdaptiveAvgPool2d(1), torch.zeros(2, 3, 224, 224), folder)
 
 
-def _write(folder: Path, body: str, taken: Shape, given: Shape, weights: Mapping[str, tuple[int, ...]]) -> Path:
-    x, y = (f"float[{', '.join(map(str, shape))}]" for shape in (taken, given))
-    model = parser.parse_model(f'<ir_version: 8, opset_import: ["": 18]> served ({x} x) => ({y} y) {{ {body} }}')
-    random = np.random.default_rng(0)
-    for name, shape in weights.items():
-        model.graph.initializer.append(numpy_helper.from_array(random.standard_normal(shape, np.float32) / 8, name))
-    with atomic_folder(folder) as out:
-        onnx.save(model, out / "model.onnx")
-        inputs, outputs = (TensorSpec("x", "float32", taken),), (TensorSpec("y", "float32", given),)
-        count = sum(map(math.prod, weights.values()))
-        manifest = Manifest("onnx", inputs, outputs, count, opset=18, files=describe_files(out))
-        (out / "manifest.json").write_text(manifest.to_json())
+def _write(module: nn.Module, example: Tensor, folder: Path) -> Path:
+    axes = {"x": {0: torch.export.Dim("batch", min=1)}}
+    export(module, example, folder, input_names=["x"], output_names=["y"], dynamic_shapes=axes, checked=False)
     return folder
 
 
@@ -62,7 +48,7 @@ class Served:
     def __init__(self, folder: Path) -> None:
         self.folder, self.name = folder, folder.name
         self._session = load(folder, threads=1)
-        (spec,) = Artifact.open(folder).manifest.inputs
+        (spec,) = self._session.inputs
         shape = [1, *(axis for axis in spec.shape[1:] if isinstance(axis, int))]
         self.questions = []
         for seed in range(QUESTIONS):

@@ -16,7 +16,7 @@ from onnx import parser
 from torch import Tensor, nn
 
 from osa_runtime import orthogonal_attention
-from osa_runtime.benchmarking.rotation import TimedCall
+from osa_runtime.benchmarking.timing import TimedCall
 from osa_runtime.exporters import export
 from osa_runtime.nn.projection import merge_heads
 from osa_runtime.ops.reference import paper_attention

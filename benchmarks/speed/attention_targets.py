@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from osa_runtime.benchmarking.figures import Percentiles, block_medians, spread_of
+from osa_runtime.benchmarking.result import Percentiles, block_medians, spread_of
 from speed.attention_contenders import PAPER, SGEMM, SGEMM_FLOPS, SOFTMAX, minimal_flops
 from speed.attention_inputs import TRAINED_NORM, Point
 from speed.contest import Row

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from osa_runtime.benchmarking.figures import LARGEST_SPREAD, Percentiles, block_medians, ratio, spread_of
 from osa_runtime.benchmarking.machine import ContentionWatch, contention_doubt
-from osa_runtime.benchmarking.rotation import Blocks, Clock, Schedule, TimedCall, rotate
+from osa_runtime.benchmarking.result import LARGEST_SPREAD, Percentiles, block_medians, ratio, spread_of
+from osa_runtime.benchmarking.timing import Blocks, Clock, Schedule, TimedCall, rotate
 
 LEAST_ROUNDS = 15
 LONG, SLOW = 0.1, 0.5  # seconds of a call that is a block of its own, and of one that needs no warm-up either

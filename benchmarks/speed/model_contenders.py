@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from osa_runtime import load, save_checkpoint
 from osa_runtime.benchmarking.memory import measure_memory, memory_can_be_measured
-from osa_runtime.benchmarking.opening import timed_opening
+from osa_runtime.benchmarking.timing import timed_opening
 from osa_runtime.exporters import export
 from osa_runtime.models import load_checkpoint
 from speed.contest import Pace, Row, Way, measure_row

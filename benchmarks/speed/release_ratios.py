@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from osa_runtime.benchmarking.figures import Percentiles
 from osa_runtime.benchmarking.machine import contention_doubt
+from osa_runtime.benchmarking.result import Percentiles
 from speed import models
 from speed.attention_contenders import PACKED, PAPER, SEPARATE, SGEMM, SOFTMAX, Operators
 from speed.attention_inputs import Point

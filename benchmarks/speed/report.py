@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from osa_runtime.atomic import atomic_file
-from osa_runtime.benchmarking.figures import Percentiles, format_ratio, plural
 from osa_runtime.benchmarking.machine import describe_machine
+from osa_runtime.benchmarking.result import Percentiles, format_ratio, plural
 from osa_runtime.environment import usable_cores
 from osa_runtime.plotting import Draw, write_figure
 from speed.contest import LEAST_ROUNDS, Contest, Pace, all_doubts

@@ -38,7 +38,7 @@ def DenseChange(q, k, v, c):
     c64 = op.Cast(c, to=onnx.TensorProto.DOUBLE)
     lost = osa.IsLostInTerms(q64, k64, c64)
     sound = op.Where(lost, op.CastLike(op.Constant(value_float=float("nan")), c64), c64)
-    half = op.MatMul(q64 * sound, op.Transpose(k64, perm=[0, 1, 3, 2]))
+    half = op.MatMul(q64, op.Transpose(k64, perm=[0, 1, 3, 2]) * sound)
     s = op.Cast(half - op.Transpose(half, perm=[0, 1, 3, 2]), to=onnx.TensorProto.FLOAT)
     expm1, squarings = osa.SkewExpm1(s)
     return op.MatMul(expm1, v), squarings

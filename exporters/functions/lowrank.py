@@ -63,19 +63,17 @@ def CoreNorm(m2):
 
 
 @script(osa, default_opset=op)
-def GramCore(q, k, v, c):
+def GramCore(q_columns, k_columns, q, k, v, c):
     """M = GJ and W = FᵀV for the balanced F = [tQ, K/t], and t (…, 1, 1), a power of two.
 
-    M = c·[[−QᵀK, t²·QᵀQ], [−KᵀK/t², KᵀQ]]
+    M = c·[[−QᵀK, t²·QᵀQ], [−KᵀK/t², KᵀQ]]. The columns are Qᵀ and Kᵀ; with a factor in them, M and W have it, too.
     """
-    q_columns = op.Transpose(q, perm=[0, 1, 3, 2])
-    k_columns = op.Transpose(k, perm=[0, 1, 3, 2])
     qq = op.MatMul(q_columns, q)
     qk = op.MatMul(q_columns, k)
     kk = op.MatMul(k_columns, k)
     size = op.Shape(q, start=-1)
-    q_size = osa.MeanOfDiagonal(qq, size)
-    k_size = osa.MeanOfDiagonal(kk, size)
+    q_size = op.Abs(osa.MeanOfDiagonal(qq, size))
+    k_size = op.Abs(osa.MeanOfDiagonal(kk, size))
     usable = op.And(q_size > 0.0, k_size > 0.0)
     # two logarithms: the ratio may be beyond float32 where S is not
     ratio = op.Where(usable, op.Log(k_size) - op.Log(q_size), op.CastLike(0.0, q))
@@ -88,16 +86,23 @@ def GramCore(q, k, v, c):
 
 @script(osa, default_opset=op)
 def Float64Change(q, k, v, c):
-    """(e^S − I)·V computed in float64 with K sheared, NaN where the digits are lost; the squarings; what is lost."""
+    """(e^S − I)·V computed in float64 with K sheared, NaN where the digits are lost; the squarings; what is lost.
+
+    The scale is a factor of the transposed side: ONNX Runtime before 1.26 would fuse a bare transposition with its
+    product, and lacks a kernel for that in float64.
+    """
     q64 = op.Cast(q, to=onnx.TensorProto.DOUBLE)
     unsheared = op.Cast(k, to=onnx.TensorProto.DOUBLE)
     k64 = osa.Sheared(q64, unsheared)
     c64 = op.Cast(c, to=onnx.TensorProto.DOUBLE)
-    m, w, t = osa.GramCore(q64, k64, op.Cast(v, to=onnx.TensorProto.DOUBLE), c64)
+    q_columns = op.Transpose(q64, perm=[0, 1, 3, 2]) * c64
+    k_columns = op.Transpose(k64, perm=[0, 1, 3, 2]) * c64
+    one = op.CastLike(1.0, c64)
+    m, w, t = osa.GramCore(q_columns, k_columns, q64, k64, op.Cast(v, to=onnx.TensorProto.DOUBLE), one)
     m2 = op.MatMul(m, m)
     norm = osa.CoreNorm(m2)
     lost = op.Or(osa.IsLostInGram(m, norm), osa.IsLostInTerms(q64, unsheared, c64))
-    for_q, for_k, squarings = osa.GramSolution(m, m2, norm, w, t, c64)
+    for_q, for_k, squarings = osa.GramSolution(m, m2, norm, w, t, one)
     kept = op.Where(lost, op.CastLike(op.Constant(value_float=float("nan")), for_q), for_q)
     return op.Cast(op.MatMul(q64, kept) + op.MatMul(k64, for_k), to=onnx.TensorProto.FLOAT), squarings, lost
 
@@ -172,7 +177,8 @@ def _stepping() -> onnxscript.OnnxFunction:
     @script(osa, default_opset=op)
     def LowRankChange(q, k, v, c):
         """(e^S − I)·V with S = c(QKᵀ − KQᵀ), in float64 where float32 would lose digits or take many steps."""
-        m, w, t = osa.GramCore(q, k, v, c)
+        q_columns, k_columns = op.Transpose(q, perm=[0, 1, 3, 2]), op.Transpose(k, perm=[0, 1, 3, 2])
+        m, w, t = osa.GramCore(q_columns, k_columns, q, k, v, c)
         m2 = op.MatMul(m, m)
         norm = osa.CoreNorm(m2)
         # written so that a norm of NaN counts as far, where the answer becomes NaN
@@ -182,12 +188,13 @@ def _stepping() -> onnxscript.OnnxFunction:
         if method > 1.5:
             change, squarings = osa.PreciseChange(q, k, v, c)
         else:
-            if method > 0.5:
-                for_q, for_k = osa.SteppedSolution(m, m2, norm, w, t, c)
-            else:
-                for_q, for_k = osa.NearSolution(m, m2, w, t, c)
             squarings = op.Constant(value_int=0)
-            change = op.MatMul(q, for_q) + op.MatMul(k, for_k)
+            if method > 0.5:
+                step_q, step_k = osa.SteppedSolution(m, m2, norm, w, t, c)
+                change = op.MatMul(q, step_q) + op.MatMul(k, step_k)
+            else:
+                near_q, near_k = osa.NearSolution(m, m2, w, t, c)
+                change = op.MatMul(q, near_q) + op.MatMul(k, near_k)
         return change, squarings
 
     return LowRankChange
@@ -197,7 +204,8 @@ def _squaring() -> onnxscript.OnnxFunction:
     @script(osa, default_opset=op)
     def LowRankChange(q, k, v, c):
         """(e^S − I)·V with S = c(QKᵀ − KQᵀ), in float64 where float32 would lose digits."""
-        m, w, t = osa.GramCore(q, k, v, c)
+        q_columns, k_columns = op.Transpose(q, perm=[0, 1, 3, 2]), op.Transpose(k, perm=[0, 1, 3, 2])
+        m, w, t = osa.GramCore(q_columns, k_columns, q, k, v, c)
         m2 = op.MatMul(m, m)
         norm = osa.CoreNorm(m2)
         if op.ReduceMax(osa.IsInDoubt(m, w, norm), keepdims=0) > 0.5:

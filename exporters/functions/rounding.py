@@ -11,6 +11,8 @@ from osa_runtime.exporters.functions.choice import osa
 from osa_runtime.ops.coefficients import FLOAT32_AMPLIFICATION, FLOAT64_AMPLIFICATION, LARGEST_TERMS, TINY_SQUARE
 
 LARGEST_TERMS_SQUARED = LARGEST_TERMS**2
+LARGEST_FLOAT32_TERMS_SQUARED = (LARGEST_TERMS * 2.0**-29) ** 2  # the ratio of the two precisions
+BELOW_FLOAT32 = 2.0**-40
 
 
 @script(osa, default_opset=op)
@@ -19,7 +21,10 @@ def SpectralEstimate(m):
     size = op.Squeeze(op.Shape(m, start=-1))
     i = op.CastLike(op.Unsqueeze(op.Range(1, size + 1, 1), op.Constant(value_ints=[-1])), m)
     x = op.Sin(i * (i + op.CastLike(op.Constant(value_floats=[0.0, 1.0, 2.0, 3.0]), m)))
-    y = op.MatMul(op.Transpose(m, perm=[0, 1, 3, 2]), op.MatMul(m, x))
+    mx = op.MatMul(m, x)
+    # y may have any length. A factor keeps it in range, and the transposition from being fused (see Float64Change).
+    length = op.Max(op.ReduceMax(op.Abs(mx), op.Constant(value_ints=[-2, -1])), op.CastLike(TINY_SQUARE, m))
+    y = op.MatMul(op.Transpose(m, perm=[0, 1, 3, 2]) * op.Reciprocal(length), mx)
     z = op.MatMul(m, y)
     rows = op.Constant(value_ints=[-2])
     squares = op.ReduceSum(z * z, rows) / op.Max(op.ReduceSum(y * y, rows), op.CastLike(TINY_SQUARE, m))
@@ -47,18 +52,29 @@ def IsLostInGram(m, norm):
 
     Beyond ‖S‖ of 8 every method loses in proportion to it.
     """
-    growth = op.Max(norm * op.CastLike(0.125, m), op.CastLike(1.0, m))
-    return osa.GramAmplification(m, norm) > growth * op.CastLike(FLOAT64_AMPLIFICATION, m)
+    one = op.CastLike(1.0, m)
+    growth = op.Max(norm * op.CastLike(0.125, m), one) * op.CastLike(FLOAT64_AMPLIFICATION, m)
+    limit = op.Where(osa.IsDouble(norm + one), growth, op.CastLike(FLOAT32_AMPLIFICATION, m))
+    return osa.GramAmplification(m, norm) > limit
+
+
+@script(osa, default_opset=op)
+def IsDouble(x):
+    """True if a runtime computes float64 as such, for positive x; some take float32 for it without saying so."""
+    return (x + x * op.CastLike(BELOW_FLOAT32, x)) - x > op.CastLike(0.0, x)
 
 
 @script(osa, default_opset=op)
 def IsLostInTerms(q, k, c):
     """True where S = c(QKᵀ − KQᵀ), with an error of eps·|c|·‖Q‖·‖K‖ in float64, lacks digits of a float32 result."""
     matrix = op.Constant(value_ints=[-2, -1])
-    squares = op.ReduceSum(q * q, matrix) * op.ReduceSum(k * k, matrix) * (c * c)
-    return squares > op.CastLike(LARGEST_TERMS_SQUARED, q)
+    q_square = op.ReduceSum(q * q, matrix)
+    squares = q_square * op.ReduceSum(k * k, matrix) * (c * c)
+    precise = osa.IsDouble(q_square + op.CastLike(1.0, q))
+    limit = op.Where(precise, op.CastLike(LARGEST_TERMS_SQUARED, q), op.CastLike(LARGEST_FLOAT32_TERMS_SQUARED, q))
+    return squares > limit
 
 
 def rounding_functions() -> list[onnx.FunctionProto]:
-    parts = (SpectralEstimate, GramAmplification, IsInDoubt, IsLostInGram, IsLostInTerms)
+    parts = (SpectralEstimate, GramAmplification, IsInDoubt, IsDouble, IsLostInGram, IsLostInTerms)
     return [f.to_function_proto() for f in parts]

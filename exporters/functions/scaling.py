@@ -56,13 +56,15 @@ def TwiceIdentity(e):
 
 @script(osa, default_opset=op)
 def DoubledPhi1(e, y, squarings):
-    """2ˢ·φ₁(2ˢA)·W from E = e^A − I and Y = φ₁(A)·W: K = E + 2I, Y ← KY, E ← KE; the last E is not needed. s ≥ 1."""
+    """2ˢ·φ₁(2ˢA)·W from E = e^A − I and Y = φ₁(A)·W: [E Y] ← (E + 2I)·[E Y]; the last E is not needed. s ≥ 1."""
     two = osa.TwiceIdentity(e)
+    widths = op.Concat(op.Shape(e, start=-1), op.Shape(y, start=-1), axis=0)
+    both = op.Concat(e, y, axis=-1)
     for _ in range(squarings - 1):
-        k = e + two
-        y = op.MatMul(k, y)
-        e = op.MatMul(k, e)
-    return op.MatMul(e + two, y)
+        left, _right = op.Split(both, widths, axis=-1)
+        both = op.MatMul(left + two, both)
+    last_e, last_y = op.Split(both, widths, axis=-1)
+    return op.MatMul(last_e + two, last_y)
 
 
 def _phi1_to_unroll() -> onnx.FunctionProto:

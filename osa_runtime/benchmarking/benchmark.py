@@ -10,18 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from osa_runtime.benchmarking.configurations import Configuration
-from osa_runtime.benchmarking.feeds import REAL_DATA, build_cases
-from osa_runtime.benchmarking.figures import ratio, summarise
+from osa_runtime.benchmarking.configurations import REAL_DATA, BenchmarkSettings, Configuration, build_cases
 from osa_runtime.benchmarking.machine import ContentionWatch, contention_doubt, describe_machine
 from osa_runtime.benchmarking.memory import MemoryGrowth, measure_memory, memory_can_be_measured
 from osa_runtime.benchmarking.node_profile import profile_artifact
-from osa_runtime.benchmarking.opening import describe_session, eager_class, timed_opening
-from osa_runtime.benchmarking.result import ARTIFACT, EAGER, BenchmarkResult, Measurement
-from osa_runtime.benchmarking.rotation import TimedCall, rotate
-from osa_runtime.benchmarking.settings import BenchmarkSettings
+from osa_runtime.benchmarking.result import ARTIFACT, EAGER, BenchmarkResult, Measurement, ratio, summarise
+from osa_runtime.benchmarking.timing import TimedCall, describe_session, eager_class, rotate, timed_opening
 from osa_runtime.errors import InputError, RunError
-from osa_runtime.parity import compare, relative_tolerance
+from osa_runtime.parity import compare_arrays, relative_tolerance
 from osa_runtime.runtime.session import load
 
 if TYPE_CHECKING:
@@ -178,7 +174,7 @@ def find_difference(
         return f"the artifact has {len(ours)} outputs, eager has {len(theirs)}"
     tolerance = relative_tolerance(format, dtype or ("fp16" if is_half(ours) else "fp32"), depth)
     for (name, actual), expected in zip(ours.items(), theirs, strict=True):
-        result = compare(actual, expected, tolerance)
+        result = compare_arrays(actual, expected, tolerance)
         if not result:
             return f"output {name}: {result.reason}"
     return None

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from osa_runtime.artifact import sha256
 from osa_runtime.errors import DeviceError, InputError, RunError
+from osa_runtime.exporters.eager import rounding_depth
 from osa_runtime.models import load_checkpoint
 from osa_runtime.models.checkpoint import WEIGHTS_FILE, checkpoint_folder
-from osa_runtime.nn.depth import rounding_depth
-from osa_runtime.runtime.cuda_check import torch_cuda_problem
 from osa_runtime.runtime.device import parse_device
+from osa_runtime.runtime.providers import torch_cuda_problem
 
 Array = NDArray[Any]
 

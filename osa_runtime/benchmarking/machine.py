@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from osa_runtime import __version__
-from osa_runtime.benchmarking.figures import plural
+from osa_runtime.benchmarking.result import plural
 from osa_runtime.environment import installed_version, usable_cores
-from osa_runtime.runtime.wheels import installed_wheels
+from osa_runtime.runtime.providers import installed_wheels
 
 PACKAGES = ("numpy", "torch")
 CPU_INFO = Path("/proc/cpuinfo")

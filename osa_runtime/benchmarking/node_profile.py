@@ -18,7 +18,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from osa_runtime.atomic import atomic_file
-from osa_runtime.benchmarking.settings import BenchmarkSettings
+from osa_runtime.benchmarking.configurations import BenchmarkSettings
 from osa_runtime.errors import RunError
 from osa_runtime.runtime.session import load
 

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from osa_runtime.benchmarking.figures import Figures, format_ratio, plural
-from osa_runtime.benchmarking.result import ARTIFACT, BenchmarkResult, Measurement
+from osa_runtime.benchmarking.result import ARTIFACT, BenchmarkResult, Figures, Measurement, format_ratio, plural
 from osa_runtime.plotting import legend_below, logarithmic, write_figure
 
 # Light for the smallest batch, dark for the largest.

@@ -1,23 +1,30 @@
-"""Models that can be evaluated: artifacts and model files of any format, and checkpoints."""
+"""Models that can be evaluated, of any format, and the labelled samples for them: a data set, or arrays in a file."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from osa_runtime.artifact import MANIFEST_FILE, TensorSpec
+import numpy as np
+
+from osa_runtime.arrays import read_arrays
+from osa_runtime.artifact import MANIFEST_FILE
 from osa_runtime.environment import missing_package
 from osa_runtime.errors import InputError
-from osa_runtime.interface import Interface
+from osa_runtime.interface import ANY_DTYPE, Interface, TensorSpec
 from osa_runtime.pixels import Standardisation
 from osa_runtime.recognition import CHECKPOINT_FOLDER, CONFIG_FILE
 from osa_runtime.runtime.device import DeviceOptions
 from osa_runtime.runtime.input_checks import Array
 from osa_runtime.runtime.session import load
+from osa_runtime.training.catalogue import KNOWN, find_known
+from osa_runtime.training.datasets import load_test_images
+from osa_runtime.training.npz import LabelledImages, check_images, check_labels
 
 if TYPE_CHECKING:
     pass
@@ -87,3 +94,128 @@ def _checkpoint(path: Path, where: DeviceOptions) -> Classifier:
 
     pixels = {interface.inputs[0].name: recorded} if recorded is not None else {}
     return Classifier(str(path), replace(interface, pixels=pixels), run)
+
+
+IMAGES, LABELS = "x", "y"
+FORM = (
+    "expected x with images (n, height, width) or (n, height, width, channels) as they were stored, or an array for "
+    "each input of the model as it takes it, and y with a label from 0 on for each sample"
+)
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Labelled ``images`` (n, height, width, channels) as they were stored, or ``arrays``, as the model takes them."""
+
+    name: str
+    labels: Array
+    images: Array | None = None
+    arrays: Mapping[str, Array] | None = None
+    classes: int | None = None  # if it is known that there are no more
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def sha256(self) -> str:
+        digest = hashlib.sha256()
+        for array in (self.labels, *([self.images] if self.images is not None else (self.arrays or {}).values())):
+            digest.update(f"{array.shape}{array.dtype.str}".encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
+
+    def limited(self, most: int | None) -> Samples:
+        """At most this many samples, evenly spaced: a file may be sorted by class."""
+        if most is None or most >= len(self):
+            return self
+        chosen = np.linspace(0, len(self) - 1, most).round().astype(np.int64)
+        images = None if self.images is None else self.images[chosen]
+        arrays = None if self.arrays is None else {name: array[chosen] for name, array in self.arrays.items()}
+        return replace(self, labels=self.labels[chosen], images=images, arrays=arrays)
+
+    def feeds(self, model: Classifier) -> dict[str, Array]:
+        """The feeds of the model for all samples; an error if it takes something else."""
+        if self.images is not None:
+            spec = _image_input(model)
+            return {spec.name: _prepared(self.images, spec, model)}
+        given = dict(self.arrays or {})
+        real = model.interface.missing_mask(given)
+        if real is not None:
+            given[str(model.interface.mask)] = np.ones(real, bool)
+        names = {spec.name for spec in model.inputs}
+        if names != set(given):
+            raise InputError(f"{self.name} holds {', '.join(given)}; {model.name} takes {', '.join(sorted(names))}.")
+        return given
+
+
+def read_samples(data: str | Path, folder: str | Path | None = None) -> Samples:
+    """Read the test images of a known data set, or an .npz file."""
+    if Path(data).suffix != ".npz":
+        known = find_known(str(data)).name if str(data) in KNOWN or not Path(data).exists() else _no_npz(data)
+        images = load_test_images(known, folder)
+        return Samples(known, images.y, images.x, classes=10)
+    path = Path(data)
+    content = read_arrays(path)
+    if not isinstance(content, dict):
+        raise InputError(f"{path} is a single array; {FORM}.")
+    if "x_test" in content and "y_test" in content:
+        return _images(path, check_images(content["x_test"], content["y_test"], f"{path}: x_test", f"{path}: y_test"))
+    if LABELS not in content or len(content) < 2:
+        raise InputError(f"{path} holds {', '.join(content) or 'nothing'}; {FORM}.")
+    if set(content) == {IMAGES, LABELS}:
+        note = "all images of the file: where the model was trained on them, the accuracy flatters it"
+        found = check_images(content[IMAGES], content[LABELS], f"{path}: x", f"{path}: y")
+        return replace(_images(path, found), notes=(note,))
+    labels = content.pop(LABELS)
+    for name, array in content.items():
+        check_labels(labels, len(array) if array.ndim else -1, f"{path}: y", f"{path}: {name}")
+    return Samples(path.name, labels.astype(np.int64), arrays=content)
+
+
+def _images(path: Path, found: LabelledImages) -> Samples:
+    return Samples(path.name, found.y, found.x)
+
+
+def _no_npz(data: str | Path) -> str:
+    raise InputError(f"{data} is not an .npz file, and not one of the data sets {', '.join(KNOWN)}.")
+
+
+def _image_input(model: Classifier) -> TensorSpec:
+    spec = model.inputs[0]
+    if len(model.inputs) != 1 or (len(spec.shape) != 4 and spec.dtype != ANY_DTYPE):
+        takes = ", ".join(map(str, model.inputs))
+        raise InputError(f"{model.name} takes {takes}, not images (batch, channels, height, width). For data {FORM}.")
+    return spec
+
+
+def _prepared(images: Array, spec: TensorSpec, model: Classifier) -> Array:
+    shape = (images.shape[3], *images.shape[1:3])
+    if spec.dtype != ANY_DTYPE and any(
+        isinstance(a, int) and a != b for a, b in zip(spec.shape[1:], shape, strict=True)
+    ):
+        raise InputError(
+            f"The images are {shape[1]}×{shape[2]} with {shape[0]} channels, but {model.name} takes {spec}."
+        )
+    recorded = model.standardisation(spec.name)
+    if recorded is not None:
+        if len(recorded.mean) not in (1, shape[0]):
+            raise InputError(
+                f"{model.name} records {len(recorded.mean)} means, but the images have {shape[0]} channels."
+            )
+        _check_range(images, recorded.pixels, model)
+        images = recorded.standardise(images)
+    kind = "float32" if spec.dtype == ANY_DTYPE else spec.dtype
+    if np.dtype(kind).kind != "f" and not np.array_equal(images, images.astype(kind)):
+        raise InputError(f"{model.name} takes {spec}, and images of the type {images.dtype} would be rounded.")
+    return np.ascontiguousarray(images.transpose(0, 3, 1, 2).astype(kind))
+
+
+def _check_range(images: Array, pixels: tuple[float, float], model: Classifier) -> None:
+    """Check the range: pixels of 0…255 for a model of 0…1 would have a wrong answer, without an error."""
+    (low, high), least, most = pixels, float(images.min()), float(images.max())
+    width = high - low
+    if least < low - width or most > high + width or most - least < width / 20:
+        raise InputError(
+            f"The pixels go from {least:g} to {most:g}, but {model.name} was trained on {low:g} to {high:g}; "
+            "pass them in these units."
+        )

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from osa_runtime.errors import DataError, InputError
-from osa_runtime.evaluation.classifiers import Classifier, open_classifier
-from osa_runtime.evaluation.samples import Samples, read_samples
+from osa_runtime.evaluation.classifiers import Classifier, Samples, open_classifier, read_samples
 from osa_runtime.parity.evaluation import Accuracy, Evaluation
 from osa_runtime.runtime.device import DeviceOptions
 from osa_runtime.runtime.input_checks import Array

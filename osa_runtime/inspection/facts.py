@@ -11,17 +11,19 @@ from typing import Any
 
 import onnx
 
-from osa_runtime.artifact import Artifact, Manifest, TensorSpec
+from osa_runtime.artifact import Artifact
 from osa_runtime.errors import ArtifactError, InputError
 from osa_runtime.inspection.kernel_coverage import KernelCoverage, expand, place
+from osa_runtime.interface import TensorSpec
+from osa_runtime.manifest import Manifest
 from osa_runtime.onnx_files import (
     count_parameters,
-    external_files,
     input_specs,
     output_specs,
     read_onnx,
     readable_errors,
     weight_bytes,
+    weight_files,
 )
 from osa_runtime.recognition import NO_MODELS, FileKind, file_kind, not_an_artifact
 from osa_runtime.runtime.kernels import check_providers, list_kernels
@@ -115,14 +117,14 @@ def _from_onnx(path: Path, artifact: Artifact | None, providers: Sequence[str]) 
     return Inspection(
         path=str(artifact.folder if artifact else path),
         format="onnx",
-        size=sum(file.stat().st_size for file in (path, *external_files(model, path))),
+        size=sum(file.stat().st_size for file in (path, *weight_files(path))),
         inputs=input_specs(model),
         outputs=output_specs(model),
         parameters=manifest.parameters if manifest else count_parameters(model),
         graph=_graph_facts(model, expanded),
         placements=placements,
         manifest=asdict(manifest) if manifest else None,
-        warnings=damage,
+        warnings=(*damage, *_in_other_runtimes(model)),
     )
 
 
@@ -155,6 +157,18 @@ def _damage(artifact: Artifact) -> tuple[str, ...]:
     except ArtifactError as error:
         return (str(error),)
     return ()
+
+
+def _in_other_runtimes(model: onnx.ModelProto) -> tuple[str, ...]:
+    """Warn of wrong answers elsewhere: a graph in standard operators alone may be meant for any runtime."""
+    control = sorted({"If", "Loop"} & set(count_operators(model.graph.node)))
+    if model.functions or not control:
+        return ()
+    warning = (
+        f"OpenVINO returns wrong values for a graph with {' and '.join(control)} where sizes are dynamic; for it, "
+        "export with functions='inline' and squarings=4."
+    )
+    return (warning,)
 
 
 def _sorted(counts: Counter[str]) -> dict[str, int]:

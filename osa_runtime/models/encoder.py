@@ -12,7 +12,7 @@ from osa_runtime.interface import Interface, Roles, TensorSpec
 from osa_runtime.models.config import EncoderConfig
 from osa_runtime.models.embedding import classifier, isometric_linear, sinusoidal_positions
 from osa_runtime.models.stack import Stack
-from osa_runtime.nn.checks import check_mask, describe
+from osa_runtime.nn.projection import check_mask, describe
 
 
 class SkiplessEncoder(nn.Module):

@@ -10,7 +10,7 @@ from osa_runtime.interface import Interface, Roles, TensorSpec
 from osa_runtime.models.config import ViTConfig
 from osa_runtime.models.embedding import StandardisedLinear, classifier, isometric_linear
 from osa_runtime.models.stack import Stack
-from osa_runtime.nn.checks import describe
+from osa_runtime.nn.projection import describe
 from osa_runtime.pixels import Standardisation
 
 

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from osa_runtime.exponential import ExponentialMethod
-from osa_runtime.nn.checks import check_sequence
 from osa_runtime.nn.initialisation import default_alpha
-from osa_runtime.nn.projection import ProjectedAttention, merge_heads
+from osa_runtime.nn.projection import ProjectedAttention, check_sequence, merge_heads
 from osa_runtime.ops import orthogonal_attention
 
 FEW_TOKENS = 16  # the length for which a layer is initialised by default

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from osa_runtime.errors import ConfigError
-from osa_runtime.nn.checks import check_sequence
-from osa_runtime.nn.projection import ProjectedAttention, merge_heads
+from osa_runtime.nn.projection import ProjectedAttention, check_sequence, merge_heads
 
 POWERS = (1, 3)
 

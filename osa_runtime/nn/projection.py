@@ -1,4 +1,4 @@
-"""Queries, keys and values of all heads from one matrix."""
+"""Queries, keys and values of all heads from one matrix, and the checks of a layer's inputs."""
 
 # No postponed annotations here: TorchScript must see the type of ``correction`` itself.
 
@@ -8,7 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from osa_runtime.errors import ConfigError
+from osa_runtime.errors import ConfigError, InputError
 from osa_runtime.nn.initialisation import packed_projection, semi_orthogonal
 
 CONDITIONINGS = ("none", "spectral")
@@ -80,3 +80,22 @@ def _check(dim: int, heads: int, conditioning: str) -> None:
         raise ConfigError(f"dim must be a positive multiple of heads, got dim={dim} and heads={heads}.")
     if conditioning not in CONDITIONINGS:
         raise ConfigError(f"conditioning must be one of {', '.join(CONDITIONINGS)}, got {conditioning!r}.")
+
+
+def check_sequence(x: Tensor, mask: Tensor | None, dim: int) -> None:
+    """Check for floats x (batch, N, dim) and a boolean mask (batch, N)."""
+    if not isinstance(x, Tensor) or x.dim() != 3 or x.size(-1) != dim or not x.is_floating_point():
+        raise InputError(f"Expected a floating-point tensor (batch, tokens, {dim}), got {describe(x)}.")
+    if mask is not None:
+        check_mask(mask, x.shape[:2])
+
+
+def check_mask(mask: Tensor, shape: torch.Size) -> None:
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        raise InputError(f"mask must be a boolean tensor, True for real tokens, got {describe(mask)}; use mask.bool().")
+    if mask.shape != shape:
+        raise InputError(f"mask must be (batch, tokens) = {tuple(shape)}, got {tuple(mask.shape)}.")
+
+
+def describe(x: object) -> str:
+    return f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__

@@ -7,8 +7,7 @@ from typing import Optional  # TorchScript reads these annotations and does not 
 import torch
 from torch import Tensor, nn
 
-from osa_runtime.nn.checks import check_sequence
-from osa_runtime.nn.projection import ProjectedAttention, merge_heads
+from osa_runtime.nn.projection import ProjectedAttention, check_sequence, merge_heads
 
 
 class SoftmaxSelfAttention(ProjectedAttention):

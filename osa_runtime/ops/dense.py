@@ -16,7 +16,7 @@ def skew_matrix(q: Tensor, k: Tensor, c: Tensor) -> Tensor:
     In float64: where S is small by cancellation (tokens with a common mean, K almost a multiple of Q), rounding the
     products to float32 first would cost its leading digits. One product of an N×N exponential is cheap.
     """
-    half = (q.to(torch.float64) * c.to(torch.float64)) @ k.to(torch.float64).mT
+    half = q.to(torch.float64) @ (k.to(torch.float64) * c.to(torch.float64)).mT
     return (half - half.mT).to(q.dtype)
 
 

@@ -26,10 +26,11 @@ def captures_control_flow() -> bool:
 def branch(
     condition: Tensor, yes: Callable[..., Tensor], no: Callable[..., Tensor], operands: tuple[Tensor, ...]
 ) -> Tensor:
-    if _traced_directly():
-        result: Tensor = torch.ops.higher_order.cond(condition, yes, no, operands)
-    else:
-        result = torch.cond(condition, yes, no, operands)
+    if not _traced_directly():
+        result: Tensor = torch.cond(condition, yes, no, operands)
+        return result
+    # Compilers of exported programs expect a branch to return a tuple.
+    (result,) = torch.ops.higher_order.cond(condition, lambda *x: (yes(*x),), lambda *x: (no(*x),), operands)
     return result
 
 
@@ -40,14 +41,19 @@ def loop(
     state: tuple[Tensor, ...],
     fixed: tuple[Tensor, ...] = (),
 ) -> tuple[Tensor, ...]:
-    """The state after turns while ``unfinished`` is true of it; ``fixed`` is read by the turns and not changed."""
+    """The state after turns while ``unfinished`` is true of it; ``fixed`` is read by the turns and not changed.
+
+    The state starts with the number of turns that are left.
+    """
     from torch._higher_order_ops import while_loop
 
     if _traced_directly():
-        result: tuple[Tensor, ...] = torch.ops.higher_order.while_loop(unfinished, body, state, fixed)
+        left, *results = torch.ops.higher_order.while_loop(unfinished, body, state, fixed)
     else:
-        result = while_loop(lambda *s: unfinished(*s, *fixed), lambda *s: body(*s, *fixed), state)
-    return result
+        left, *results = while_loop(lambda *s: unfinished(*s, *fixed), lambda *s: body(*s, *fixed), state)
+    # AOTInductor of torch 2.13 reuses the memory of a state that no turn has replaced, unless the result depends on
+    # the number of turns. The factor is 1.
+    return left, *(result * (left <= 0) for result in results)
 
 
 def _traced_directly() -> bool:

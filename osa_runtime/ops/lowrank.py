@@ -61,7 +61,7 @@ def lowrank_change(
         for_q, for_k = stepped_solution(m, m2, norm, w, t, c)
     else:
         for_q, for_k = near_solution(m, m2, w, t, c)
-    return torch.baddbmm(q @ for_q, k, for_k)
+    return _applied(q, k, for_q, for_k)
 
 
 def precision_level(norm: Tensor, in_doubt: Tensor, near: float = NEAR_REACH, farthest: float = FARTHEST) -> Tensor:
@@ -168,12 +168,16 @@ def precise_change(
 
 
 def _float64_change(q: Tensor, k: Tensor, for_q: Tensor, for_k: Tensor, lost: Tensor) -> Tensor:
-    return torch.baddbmm(q @ for_q.masked_fill(lost[..., None, None], float("nan")), k, for_k)
+    return _applied(q, k, for_q.masked_fill(lost[..., None, None], float("nan")), for_k)
+
+
+def _applied(q: Tensor, k: Tensor, for_q: Tensor, for_k: Tensor) -> Tensor:
+    return torch.baddbmm(q @ for_q, k, for_k)
 
 
 def _is_affordable(q: Tensor, tokens: int = MOST_DENSE_TOKENS, entries: int = MOST_DENSE_ENTRIES) -> bool:
     """True if S, N×N for each entry, may be formed: the rest of the batch must not pay too much for one entry."""
-    return q.size(-2) <= tokens and q.numel() // q.size(-1) * q.size(-2) <= entries
+    return q.size(-2) <= tokens and q.size(0) * q.size(-2) * q.size(-2) <= entries
 
 
 # The branches as parts of a graph. torch.cond wants one signature for both branches, and no operands that share memory,
@@ -193,13 +197,11 @@ def _change_in_graph(
     or_dense: bool,
 ) -> Tensor:
     def single(level: Tensor, f: Tensor, v: Tensor, c: Tensor, *core: Tensor) -> Tensor:  # noqa: ARG001
-        q, k = f.chunk(2, -1)
         m, m2, norm, w, t = core
         if approximant == "pade" or squarings >= 0:
-            for_q, for_k = gram_solution(m, m2, norm, w, t, c, approximant, squarings, False)
-        else:
-            for_q, for_k = branch(level > 0, _stepped_branch, _near_branch, (m, m2, norm, w, t, c)).unbind()
-        return torch.baddbmm(q @ for_q, k, for_k)
+            q, k = f.chunk(2, -1)
+            return _applied(q, k, *gram_solution(m, m2, norm, w, t, c, approximant, squarings, False))
+        return branch(level > 0, _stepped_branch, _near_branch, (f, m, m2, norm, w, t, c))
 
     def double(level: Tensor, f: Tensor, v: Tensor, c: Tensor, *core: Tensor) -> Tensor:  # noqa: ARG001
         q, k = f.chunk(2, -1)
@@ -208,12 +210,14 @@ def _change_in_graph(
     return branch(level > 1, double, single, (level, torch.cat([q, k], -1), v, c, *core))
 
 
-def _stepped_branch(m: Tensor, m2: Tensor, norm: Tensor, w: Tensor, t: Tensor, c: Tensor) -> Tensor:
-    return torch.stack(stepped_solution(m, m2, norm, w, t, c))
+def _stepped_branch(f: Tensor, m: Tensor, m2: Tensor, norm: Tensor, w: Tensor, t: Tensor, c: Tensor) -> Tensor:
+    q, k = f.chunk(2, -1)
+    return _applied(q, k, *stepped_solution(m, m2, norm, w, t, c))
 
 
-def _near_branch(m: Tensor, m2: Tensor, norm: Tensor, w: Tensor, t: Tensor, c: Tensor) -> Tensor:  # noqa: ARG001
-    return torch.stack(near_solution(m, m2, w, t, c))
+def _near_branch(f: Tensor, m: Tensor, m2: Tensor, norm: Tensor, w: Tensor, t: Tensor, c: Tensor) -> Tensor:  # noqa: ARG001
+    q, k = f.chunk(2, -1)
+    return _applied(q, k, *near_solution(m, m2, w, t, c))
 
 
 @torch.jit.unused
@@ -245,5 +249,5 @@ def _precise_in_graph(
     if not or_dense or statically_known_true(tokens > MOST_DENSE_TOKENS):
         return lowrank(*operands)
     fits = torch.full([], tokens, device=q.device) <= MOST_DENSE_TOKENS
-    fits = fits & (torch.full([], q.numel() // q.size(-1) * tokens, device=q.device) <= MOST_DENSE_ENTRIES)
+    fits = fits & (torch.full([], q.size(0) * tokens * tokens, device=q.device) <= MOST_DENSE_ENTRIES)
     return branch(lost.any() & fits, dense, lowrank, operands)

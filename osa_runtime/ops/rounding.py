@@ -21,7 +21,8 @@ def spectral_estimate(m: Tensor, tiny: float = TINY_SQUARE) -> Tensor:
     m = m.detach()
     i = torch.arange(1, m.size(-1) + 1, dtype=m.dtype, device=m.device)[:, None]
     j = torch.arange(4, dtype=m.dtype, device=m.device)
-    y = m.mT @ (m @ torch.sin(i * (i + j)))
+    mx = m @ torch.sin(i * (i + j))
+    y = (m.mT / mx.abs().amax((-2, -1), True).clamp(min=tiny)) @ mx
     squares = (m @ y).square().sum(-2) / y.square().sum(-2).clamp(min=tiny)
     return squares.amax(-1).sqrt()
 

@@ -1,23 +1,88 @@
-"""Triton's configuration of one model, config.pbtxt, and its settings."""
+"""Triton's configuration of one model: its settings, its content, and the text of config.pbtxt.
+
+The text format of protobuf is written without the protobuf package: a mapping is a message, a list a repeated field,
+``Word`` the name of an enum's value, and the rest a scalar.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from osa_runtime.artifact import TensorSpec
+from numpy.typing import NDArray
+
 from osa_runtime.errors import ArtifactError, InputError
-from osa_runtime.interface import Interface
-from osa_runtime.packaging.pbtxt import Message, Word, map_entries, to_text
-from osa_runtime.packaging.warm_up import Feeds
+from osa_runtime.interface import Interface, TensorSpec
 from osa_runtime.serving.engine.batch_plan import BatchPlan
 from osa_runtime.serving.protocol.tensors import PROTOCOL_NAMES
+
+Message = Mapping[str, Any]
+
+_ESCAPES = {ord('"'): '\\"', ord("\\"): "\\\\", ord("\n"): "\\n", ord("\r"): "\\r", ord("\t"): "\\t"}
+
+
+class Word(str):
+    """A value that is written without quotes."""
+
+    __slots__ = ()
+
+
+def to_text(message: Message) -> str:
+    return "".join(f"{line}\n" for line in _lines(message))
+
+
+def map_entries(entries: Mapping[str, Any]) -> list[Message]:
+    """A map field, which the text format writes as repeated pairs."""
+    return [{"key": key, "value": value} for key, value in entries.items()]
+
+
+def _lines(message: Message) -> Iterator[str]:
+    for name, value in message.items():
+        if isinstance(value, Mapping):
+            yield from _block(name, value)
+        elif _holds_messages(value):
+            for item in value:
+                yield from _block(name, item)
+        elif isinstance(value, (list, tuple)):
+            yield f"{name}: [ {', '.join(map(_scalar, value))} ]" if value else f"{name}: [ ]"
+        else:
+            yield f"{name}: {_scalar(value)}"
+
+
+def _block(field: str, message: Message) -> Iterator[str]:
+    yield f"{field} {{"
+    yield from (f"  {line}" for line in _lines(message))
+    yield "}"
+
+
+def _holds_messages(value: object) -> bool:
+    return isinstance(value, Sequence) and bool(value) and all(isinstance(item, Mapping) for item in value)
+
+
+def _scalar(value: object) -> str:
+    if isinstance(value, Word):
+        return str(value)
+    if isinstance(value, str):
+        return f'"{_escaped(value)}"'
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    raise TypeError(f"{value!r} cannot be written to a configuration")
+
+
+def _escaped(text: str) -> str:
+    """Escape all but printable ASCII in octal, always with three digits, since a digit may follow."""
+    return "".join(_ESCAPES.get(byte) or (chr(byte) if 32 <= byte < 127 else f"\\{byte:03o}") for byte in text.encode())
+
 
 BACKENDS = ("onnxruntime", "python")
 DEVICES = ("cpu", "cuda")
 LARGEST = 2**31 - 1  # Triton's sizes are of 32 bits
 LARGEST_VERSION = 10**18 - 1
+
+Feeds = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)

@@ -21,14 +21,15 @@ from dataclasses import asdict, dataclass
 from modulefinder import ModuleFinder
 from pathlib import Path
 
+import numpy as np
+
 from osa_runtime import __version__
 from osa_runtime.artifact import Artifact
 from osa_runtime.atomic import atomic_folder, check_apart, check_replaceable
 from osa_runtime.errors import RunError
 from osa_runtime.formats import FORMATS
 from osa_runtime.packaging.packed_artifacts import MARKER, copy_artifact, name_artifacts, open_onnx
-from osa_runtime.packaging.triton_config import TritonConfig, TritonSettings
-from osa_runtime.packaging.warm_up import FOLDER, Feeds, write_samples
+from osa_runtime.packaging.triton_config import Feeds, TritonConfig, TritonSettings
 from osa_runtime.runtime.session import load
 from osa_runtime.sample_inputs import sample_inputs, usual_sizes
 
@@ -84,13 +85,17 @@ def _write_model(repository: Path, name: str, folder: Path, settings: TritonSett
     if settings.backend == "python":
         copy_runtime(version)
         (version / "model.py").write_text(MODEL_PY, encoding="utf-8")
-    files: Mapping[str, str] = write_samples(home / FOLDER, samples) if samples else {}
+    files: Mapping[str, str] = _write_samples(home / "warmup", samples) if samples else {}
     (home / "config.pbtxt").write_text(config.text(samples, files), encoding="utf-8")
     return PackedModel(name, folder, config.max_batch)
 
 
 def _tried_samples(artifact: Artifact, config: TritonConfig) -> Feeds:
-    """Samples that the model has run here: in Triton a sample that fails prevents the model from starting."""
+    """Inputs that Triton runs before it reports a model ready, so that no client waits for the first run.
+
+    Zeros or random bytes, which Triton could generate itself, would be unknown ids and masks without any real token.
+    The model has run these here, because a sample that fails prevents the model from starting in Triton.
+    """
     feeds = sample_inputs(config.interface, usual_sizes(config.interface))
     with load(artifact.folder, threads=1, check_hash=False) as session:
         try:
@@ -101,6 +106,16 @@ def _tried_samples(artifact: Artifact, config: TritonConfig) -> Feeds:
                 "Package it with warm_up=False if it is right on your data."
             ) from error
     return feeds
+
+
+def _write_samples(folder: Path, feeds: Feeds) -> dict[str, str]:
+    """Write the raw bytes of each input to a file named by number: an input's name need not be a valid file name."""
+    folder.mkdir()
+    names = {name: f"input{number}" for number, name in enumerate(feeds)}
+    for name, file in names.items():
+        array = feeds[name]
+        (folder / file).write_bytes(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes())
+    return names
 
 
 def _description(packed: Sequence[PackedModel], settings: TritonSettings) -> str:
@@ -116,7 +131,7 @@ def _description(packed: Sequence[PackedModel], settings: TritonSettings) -> str
 PACKAGE = Path(__file__).resolve().parent.parent
 MODEL = f"{PACKAGE.name}.packaging.triton_model"
 SESSION = f"{PACKAGE.name}.{FORMATS['onnx'].session.partition(':')[0]}"  # found by name, not imported
-PROBE = PACKAGE / "runtime" / "provider_probe.py"  # a script that is run, not imported
+PROBE = PACKAGE / "runtime" / "probe.py"  # a script that is run, not imported
 FACADE = (
     "evaluation",
     "exporters",

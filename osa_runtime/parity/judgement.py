@@ -16,11 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from osa_runtime.parity.certificate import CaseResult, OutputResult
-from osa_runtime.parity.compare import Tolerance
+from osa_runtime.parity.comparison import Tolerance, measure
 from osa_runtime.parity.feeds import Case
-from osa_runtime.parity.metrics import measure
 from osa_runtime.parity.row_judgement import Finding, Row, RowLimits, judge_row
-from osa_runtime.parity.sensitivity import Spread
+from osa_runtime.parity.tolerances import Spread
 
 Array = NDArray[Any]
 Outputs = Mapping[str, Array]

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from osa_runtime.parity.certificate import Verdict
-from osa_runtime.parity.compare import Tolerance
+from osa_runtime.parity.comparison import Tolerance
 from osa_runtime.parity.tolerances import EAGER_SHARE, NO_DIGITS_LEFT, NORM_SLACK, UNDECIDED_FACTOR
 
 Values = NDArray[np.float64]

@@ -1,24 +1,26 @@
-"""Signatures of certificates: Ed25519, over the content in canonical form, by keys that the user chose to trust.
+"""Trust in a certificate: objections to relying on it, and signatures by keys that the user chose to trust.
 
-A key is known by the SHA-256 of its public half in DER, as `openssl pkey -pubin -in FILE -outform DER | sha256sum`
-prints it.
+Not every verification is wide, strict and independent enough. Signatures are Ed25519, over the content in canonical
+form. A key is known by the SHA-256 of its public half in DER, as
+`openssl pkey -pubin -in FILE -outform DER | sha256sum` prints it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from osa_runtime.artifact import MANIFEST_FILE, Artifact
 from osa_runtime.environment import missing_package
 from osa_runtime.errors import ArtifactError, InputError
-from osa_runtime.parity.certificate import Certificate, Signature
-from osa_runtime.parity.trust import objection
+from osa_runtime.parity.certificate import CERTIFICATE_FILE, Certificate, Signature
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
 
 PURPOSE = b"osa-runtime certificate\n"  # so that a signature made for something else does not fit
 MAKE = "`openssl genpkey -algorithm ed25519 -out key.pem` makes one"
@@ -116,3 +118,65 @@ def _require_cryptography() -> None:
         import cryptography  # noqa: F401  # only whether it is there
     except ImportError as error:
         raise missing_package("A signature", "cryptography", "serve") from error
+
+
+REPORTS = (".html", ".json", ".png", ".svg")  # that `osa verify` and `osa inspect` may have written
+
+# The settings of a whole verification. Others are looser, narrower, or rely on files of the author.
+STANDARD = {
+    "rtol": None,
+    "atol": None,
+    "batches": None,
+    "lengths": None,
+    "given_inputs": False,
+    "given_outputs": False,
+}
+
+
+def objection(certificate: Certificate) -> str | None:
+    """The reason why a certificate does not show that the model is right, whatever its files; None if it does."""
+    if certificate.kind == "compare":
+        return "it is of the kind compare, expected verify"
+    if certificate.failed:
+        first = next(iter(certificate.failures()), "no case could be decided")
+        return f"the model failed its verification: {first}"
+    if not certificate.passed:
+        return "the model is consistent with itself but was not compared with a reference"
+    if certificate.basis != "structure and numbers":
+        return "it rests on numbers only, and the structure was not compared; export the model again, and verify that"
+    return settings_objection(certificate.settings)
+
+
+def settings_objection(settings: Mapping[str, Any]) -> str | None:
+    """The reason why a verification with these settings must not be relied on."""
+    if settings.get("quick"):
+        return "it was a quick verification, which leaves out most sizes and kinds of input"
+    for name, standard in STANDARD.items():
+        found = settings.get(name, "unknown")
+        if found != standard:
+            return f"{name} was {found}, and only verifications with all standard tolerances, sizes and inputs count"
+    return None
+
+
+def files_objection(certificate: Certificate, artifact: Artifact) -> str | None:
+    """The reason why it is not the certificate of this artifact. Files are not compared with the manifest here."""
+    expected, certified = _listed(artifact), certificate.artifact_sha256
+    for name in sorted({*expected, *certified}):
+        if expected.get(name) != certified.get(name):
+            return f"it was written for another {name}: the hashes differ"
+    return None
+
+
+def folder_objection(artifact: Artifact) -> str | None:
+    """The reason why the folder holds more than the certificate covers."""
+    known = {*_listed(artifact), CERTIFICATE_FILE}
+    for path in sorted(artifact.folder.iterdir()):
+        report = path.suffix in REPORTS and path.is_file()
+        if path.name not in known and not report:
+            return f"{path.name} is in the folder, and {MANIFEST_FILE} does not list it; remove it"
+    return None
+
+
+def _listed(artifact: Artifact) -> dict[str, Any]:
+    listed = {name: entry.sha256 for name, entry in artifact.manifest.files.items()}
+    return listed | {MANIFEST_FILE: artifact.manifest_sha256}

@@ -4,11 +4,23 @@ Two evaluations of one model in the same precision differ because they sum in an
 layer, which add up like a random walk. So the tolerance grows with the root of the number of matrices in the model.
 An exponential loses digits in proportion to ‖S‖, in any precision and by any method, once ‖S‖ is large.
 Loosening an entry needs a reason next to it.
+
+The spread is that of a model's answers when everything in it is changed by as much as rounding changes it. A runtime is
+not at fault for a distance within that. The change is as large as what rounding adds up to, not an infinitesimal one:
+where a model is chaotic, the answers move as far as they can, and no further.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from osa_runtime.errors import OsaError
 
 EPS = {
     "fp32": 2.0**-23,
@@ -82,3 +94,35 @@ def core_tolerance(dtype: str, norm: float) -> float:
 
 def growth(norm: float) -> float:
     return max(1.0, norm / HARMLESS_NORM)
+
+
+Array = NDArray[Any]
+Outputs = Mapping[str, Array]
+
+SAMPLES = 3
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The answers to one case without any change, and with several: ``changed`` holds those that could be computed."""
+
+    unchanged: Outputs
+    changed: Sequence[Outputs]
+
+    @classmethod
+    def of(cls, unchanged: Outputs, run: Callable[[int], Outputs]) -> Spread:
+        """Measure the spread; ``run`` returns the answers after the change with a given seed."""
+        changed = []
+        for seed in range(SAMPLES):
+            try:
+                changed.append(run(seed))
+            except OsaError:  # out of range after the change: there is nothing to learn from it
+                continue
+        return cls(unchanged, changed)
+
+
+def moved(array: Array, amount: float, generator: np.random.Generator) -> Array:
+    """Floating-point values changed by up to ``amount`` of themselves, in float64."""
+    if array.dtype.kind != "f":
+        return array
+    return array.astype(np.float64) * (1 + amount * generator.uniform(-1, 1, array.shape))

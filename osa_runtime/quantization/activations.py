@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from osa_runtime.errors import ExportError, InputError
 from osa_runtime.onnx_files import reads
-from osa_runtime.quantization.selection import PRODUCTS
+from osa_runtime.quantization.weights import PRODUCTS
 from osa_runtime.steps import quiet
 
 

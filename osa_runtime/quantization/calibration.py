@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from osa_runtime.arrays import read_arrays
-from osa_runtime.artifact import Artifact, TensorSpec, sha256
+from osa_runtime.artifact import Artifact, sha256
 from osa_runtime.errors import InputError
+from osa_runtime.interface import TensorSpec
 from osa_runtime.manifest import CalibrationRecord
 from osa_runtime.runtime.input_checks import check_finite_inputs, check_inputs
 

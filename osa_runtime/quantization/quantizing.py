@@ -9,19 +9,17 @@ from pathlib import Path
 
 import onnx
 
-from osa_runtime.artifact import MANIFEST_FILE, Artifact, Manifest, describe_files
+from osa_runtime.artifact import MANIFEST_FILE, Artifact, describe_files
 from osa_runtime.atomic import atomic_folder, check_apart, check_replaceable
 from osa_runtime.environment import package_versions
 from osa_runtime.errors import InputError
-from osa_runtime.manifest import Quantization
-from osa_runtime.onnx_files import LARGEST_SINGLE_FILE, external_files, read_onnx, weight_bytes
-from osa_runtime.parity.metrics import Metrics
+from osa_runtime.manifest import Manifest, Quantization
+from osa_runtime.onnx_files import LARGEST_SINGLE_FILE, weight_bytes, weight_files
+from osa_runtime.parity.comparison import Metrics
 from osa_runtime.quantization.activations import Ranges, check_ranges, measure_ranges, quantize_dynamic, quantize_static
 from osa_runtime.quantization.calibration import Calibration, read_calibration
-from osa_runtime.quantization.checks import check_file, check_rewriting
-from osa_runtime.quantization.deviation import deviation, random_feeds
-from osa_runtime.quantization.selection import Selection, select
-from osa_runtime.quantization.weights import carry_nan, quantize_products, quantize_tables
+from osa_runtime.quantization.checks import check_file, check_rewriting, deviation, random_feeds
+from osa_runtime.quantization.weights import Selection, carry_nan, quantize_products, quantize_tables, select
 from osa_runtime.runtime.session import load
 from osa_runtime.steps import Listener, Progress
 
@@ -174,7 +172,7 @@ def _write(
     model: onnx.ModelProto, folder: Path, source: Artifact, description: Quantization, settings: QuantizeSettings
 ) -> Manifest:
     path = folder / source.model_path.name
-    outside = bool(external_files(read_onnx(source.model_path), source.model_path))
+    outside = bool(weight_files(source.model_path))
     if outside or weight_bytes(model) > LARGEST_SINGLE_FILE:
         onnx.save(model, path, save_as_external_data=True, location=f"{path.name}.data")
     else:

@@ -1,12 +1,16 @@
-"""8-bit weights in front of float32 arithmetic, by Cast and Mul.
+"""The weights to quantise, and 8 bits in front of float32 arithmetic, by Cast and Mul.
 
-A runtime computes these two once, when it loads the model, as they depend on nothing else. A DequantizeLinear would be
-computed in every run, and ONNX Runtime may even fuse it into a product that rounds the activations to 8 bits, too.
+They are those of products and of embeddings, outside orthogonal attention. A runtime computes Cast and Mul once, when
+it loads the model, as they depend on nothing else. A DequantizeLinear would be computed in every run, and ONNX Runtime
+may even fuse it into a product that rounds the activations to 8 bits, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+import fnmatch
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +18,9 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from osa_runtime.quantization.selection import output_axis
+from osa_runtime.errors import InputError
+from osa_runtime.manifest import AttentionCall
+from osa_runtime.onnx_files import between, makers, reads
 
 Inserted = tuple[list[onnx.NodeProto], list[onnx.TensorProto]]
 
@@ -111,3 +117,85 @@ def _carrying(product: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
     yield helper.make_node("Mul", [x, ZERO], [f"{out}_zeros"], f"{product.name}_zeros")
     yield helper.make_node("ReduceSum", [f"{out}_zeros", LAST_AXIS], [f"{out}_lost"], f"{product.name}_lost")
     yield helper.make_node("Add", [f"{out}_of_8_bits", f"{out}_lost"], [out], f"{product.name}_carried")
+
+
+PRODUCTS = ("MatMul", "Gemm")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Names of nodes. ``tables`` are the Gather nodes of embeddings, ``kept`` those that stay in float32 on request."""
+
+    products: tuple[str, ...]
+    tables: tuple[str, ...]
+    kept: tuple[str, ...]
+
+
+def select(model: onnx.ModelProto, attentions: Sequence[AttentionCall], keep: Sequence[str]) -> Selection:
+    """Select the nodes whose weight has no other reader, and name those without a name of their own."""
+    nodes = list(model.graph.node)
+    core = core_nodes(model, attentions)
+    matrices = {t.name for t in model.graph.initializer if t.data_type == onnx.TensorProto.FLOAT and len(t.dims) == 2}
+    readers = Counter(name for node in nodes for name in reads(node))
+    readers.update(value.name for value in model.graph.output)
+    chosen = [n for i, n in enumerate(nodes) if i not in core and readers[_weight(n)] == 1 and _weight(n) in matrices]
+    _give_names(chosen, nodes)
+    kept = _kept([node.name for node in chosen], keep)
+    chosen = [node for node in chosen if node.name not in kept]
+    if not chosen:
+        why = "keep names them all" if kept else "it has no MatMul, Gemm or Gather with a matrix of its own"
+        raise InputError(f"There is no weight to quantise in the model: {why}.")
+    return Selection(
+        tuple(node.name for node in chosen if node.op_type in PRODUCTS),
+        tuple(node.name for node in chosen if node.op_type == "Gather"),
+        kept,
+    )
+
+
+def core_nodes(model: onnx.ModelProto, attentions: Sequence[AttentionCall]) -> set[int]:
+    """The nodes of inlined orthogonal attention: those between a call's inputs and its output."""
+    nodes = list(model.graph.node)
+    maker = makers(nodes)
+    return {i for call in attentions for i in between(nodes, maker, set(call.inputs), [call.output])}
+
+
+def output_axis(node: onnx.NodeProto) -> int:
+    """The axis of a product's weight that has one entry for each output."""
+    transposed = any(a.name == "transB" and a.i for a in node.attribute)
+    return 0 if node.op_type == "Gemm" and transposed else 1
+
+
+def _weight(node: onnx.NodeProto) -> str:
+    if node.op_type in PRODUCTS and node.domain == "":
+        return node.input[1]
+    axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+    return node.input[0] if node.op_type == "Gather" and node.domain == "" and axis == 0 else ""
+
+
+def _give_names(chosen: Sequence[onnx.NodeProto], nodes: Sequence[onnx.NodeProto]) -> None:
+    """Name the nodes: ONNX Runtime's quantiser takes them by name."""
+    taken = Counter(node.name for node in nodes)
+    for node in chosen:
+        if not node.name or taken[node.name] > 1:
+            taken[node.name] -= 1
+            base = node.name or node.op_type
+            node.name = next(name for i in range(len(nodes) + 1) if not taken[name := f"{base}_{i}"])
+            taken[node.name] += 1
+
+
+def _kept(names: Sequence[str], keep: Sequence[str]) -> tuple[str, ...]:
+    """The nodes to keep; a pattern matches a part, such as head or stack.blocks.0, or the name of a node."""
+    found: set[str] = set()
+    for pattern in keep:
+        matching = {name for name in names if _matches(name, pattern)}
+        if not matching:
+            shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+            raise InputError(f"keep={pattern!r} names no weight that would be quantised; there are {shown}.")
+        found |= matching
+    return tuple(name for name in names if name in found)
+
+
+def _matches(name: str, pattern: str) -> bool:
+    parts = name.rpartition("/")[0].split(".")
+    prefixes = [".".join(parts[: i + 1]) for i in range(len(parts))]
+    return any(fnmatch.fnmatchcase(candidate, pattern) for candidate in (name, *prefixes))

@@ -5,7 +5,12 @@
 
 from __future__ import annotations
 
-from osa_runtime.runtime.providers import ProviderStatus, probe_provider, probe_providers
-from osa_runtime.runtime.wheels import installed_wheels, wheel_problem
+from osa_runtime.runtime.providers import (
+    ProviderStatus,
+    installed_wheels,
+    probe_provider,
+    probe_providers,
+    wheel_problem,
+)
 
 __all__ = ["ProviderStatus", "installed_wheels", "probe_provider", "probe_providers", "wheel_problem"]

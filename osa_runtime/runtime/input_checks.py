@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from osa_runtime.artifact import Manifest, TensorSpec
 from osa_runtime.errors import InputError
-from osa_runtime.interface import ANY_DTYPE, ANY_SHAPE, Interface
+from osa_runtime.interface import ANY_DTYPE, ANY_SHAPE, Interface, TensorSpec
+from osa_runtime.manifest import Manifest
 
 Array = NDArray[Any]
 
@@ -120,18 +120,18 @@ def _check_named_axes(specs: list[TensorSpec], arrays: Mapping[str, Array], inte
             if isinstance(name, int):
                 continue
             where = f"Input {spec.name} has size {size} on axis {axis} ({name})"
-            _check_range(where, size, interface.axes.get(name, {}))
+            _check_range(where, size, name, interface)
             owner, expected = first.setdefault(name, (spec.name, size))
             if size != expected:
                 raise InputError(f"{where}, but {owner} has {expected} on its axis {name}; expected equal sizes.")
 
 
-def _check_range(where: str, size: int, limits: Mapping[str, int]) -> None:
-    least = max(1, limits.get("min", 1))
-    if size < least:
-        raise InputError(f"{where}, expected at least {least}.")
-    if "max" in limits and size > limits["max"]:
-        raise InputError(f"{where}, expected at most {limits['max']}: the limit with which the model was exported.")
+def _check_range(where: str, size: int, axis: str, interface: Interface) -> None:
+    if size < interface.least(axis):
+        raise InputError(f"{where}, expected at least {interface.least(axis)}.")
+    if not interface.takes(axis, size):
+        limit = interface.limit(axis)
+        raise InputError(f"{where}, expected at most {limit}: the limit with which the model was exported.")
 
 
 class QuickCheck:
@@ -139,9 +139,7 @@ class QuickCheck:
         known = all(spec.dtype != ANY_DTYPE and spec.shape != ANY_SHAPE for spec in interface.inputs)
         specs = interface.inputs if known else ()
         self._specs = [(spec.name, np.dtype(spec.dtype), len(spec.shape), spec.shape) for spec in specs]
-        self._ranges = {
-            name: (max(1, limits.get("min", 1)), limits.get("max")) for name, limits in interface.axes.items()
-        }
+        self._ranges = {name: (interface.least(name), interface.limit(name)) for name in interface.axes}
 
     def passes(self, feeds: Mapping[str, Any]) -> bool:
         if type(feeds) is not dict or len(feeds) != len(self._specs):

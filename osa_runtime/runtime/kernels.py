@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 
 from osa_runtime.errors import InputError
-from osa_runtime.runtime.wheels import installed_wheels
+from osa_runtime.runtime.providers import answer_of, ask, installed_wheels
 
-PROBE = Path(__file__).with_name("kernel_probe.py")
-PROBE_TIMEOUT = 60.0  # seconds
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 OPEN_END = 2**31 - 1  # ONNX Runtime's notation for "until the operator changes"
 
@@ -104,14 +99,12 @@ def list_kernels(provider: str) -> KernelList:
 
 def _ask(name: str) -> tuple[Kernel, ...]:
     """The kernels that ONNX Runtime lists, empty if it cannot."""
-    command = [sys.executable, "-P", str(PROBE), name]  # -P: the probe's folder must not shadow other modules
     try:
-        child = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT, check=False)
+        child = ask("kernels", name)
     except subprocess.TimeoutExpired:
         return ()
-    if child.returncode != 0:
-        return ()
-    return tuple(_kernels(json.loads(child.stdout.strip().rpartition("\n")[2])))
+    found = answer_of(child) if child.returncode == 0 else ()
+    return tuple(_kernels(found)) if isinstance(found, list) else ()
 
 
 def _kernels(rows: Iterable[tuple[str, str, int, int, Mapping[str, Iterable[str]]]]) -> Iterable[Kernel]:

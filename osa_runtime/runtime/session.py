@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from osa_runtime.artifact import Artifact, Manifest, TensorSpec
+from osa_runtime.artifact import Artifact
 from osa_runtime.errors import InputError, RunError
 from osa_runtime.formats import FORMATS
-from osa_runtime.interface import Interface
+from osa_runtime.interface import Interface, TensorSpec
+from osa_runtime.manifest import Manifest
 from osa_runtime.recognition import NO_MODELS, file_kind, not_an_artifact
 from osa_runtime.runtime.device import LoadOptions, Placement, parse_device
 from osa_runtime.runtime.input_checks import (
@@ -26,10 +27,9 @@ from osa_runtime.runtime.input_checks import (
     check_values,
     describe_nonfinite,
 )
-from osa_runtime.runtime.squarings import Squarings
 
 if TYPE_CHECKING:
-    from typing import Self  # from Python 3.11 on
+    from osa_runtime.runtime.onnx_session import Squarings
 
 __all__ = ["Session", "load"]
 
@@ -78,16 +78,6 @@ class Session(ABC):
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
         return self.interface.outputs
-
-    @property
-    def axes(self) -> Mapping[str, Mapping[str, int]]:
-        """The range of each dynamic axis that has one."""
-        return self.interface.axes
-
-    @property
-    def values(self) -> Mapping[str, Mapping[str, int]]:
-        """The range of the whole numbers that an input may hold, if it has one."""
-        return self.interface.values
 
     @property
     def manifest(self) -> Manifest | None:

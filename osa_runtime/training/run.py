@@ -15,9 +15,8 @@ from osa_runtime.errors import MissingDependencyError
 from osa_runtime.models import SkiplessViT, ViTConfig, save_checkpoint
 from osa_runtime.training.datasets import Dataset
 from osa_runtime.training.loop import EpochRecord, Observer, Trainer
-from osa_runtime.training.results import draw_curve, write_metrics
+from osa_runtime.training.run_folder import RunFolder, damaged_state, draw_curve, load_state, save_state, write_metrics
 from osa_runtime.training.settings import TrainingSettings
-from osa_runtime.training.state import RunFolder, damaged_state, load_state, save_state
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import ExponentRangeError, OsaError
-from osa_runtime.interface import Interface
+from osa_runtime.interface import Interface, TensorSpec
 from osa_runtime.parity.certificate import Check
-from osa_runtime.parity.compare import Tolerance, compare
+from osa_runtime.parity.comparison import Tolerance, compare_arrays
 from osa_runtime.parity.feeds import Case
 from osa_runtime.parity.judgement import Outputs
 from osa_runtime.runtime.session import Session
@@ -103,7 +102,7 @@ def _worst(
         length = _real_length(interface, case, row)
         alone = session.run(_cut_row(case.feeds, interface.inputs, interface, row, length))
         for name, expected in _cut_row(together, session.outputs, interface, row, length).items():
-            found.append((compare(alone[name], expected, tolerance).error, row))
+            found.append((compare_arrays(alone[name], expected, tolerance).error, row))
     return max(found)
 
 

@@ -12,12 +12,10 @@ from osa_runtime.arrays import write_npz
 from osa_runtime.atomic import atomic_folder
 from osa_runtime.errors import OsaError
 from osa_runtime.parity.certificate import Bisection, UnitResult
-from osa_runtime.parity.compare import Tolerance
+from osa_runtime.parity.comparison import Tolerance
 from osa_runtime.parity.feeds import Case
-from osa_runtime.verification.inside.model_parts import Array, ModelParts, Written
-from osa_runtime.verification.memory import chunks
-from osa_runtime.verification.parts import Part, partition
-from osa_runtime.verification.unit_checks import UNIT_DEPTH, Parties, behind, check_parts, value_at
+from osa_runtime.verification.inside.model_parts import Array, ModelParts, Written, chunks
+from osa_runtime.verification.unit_checks import UNIT_DEPTH, Part, Parties, behind, check_parts, partition, value_at
 
 MOST_CASES = 6  # that are searched for a wrong part
 

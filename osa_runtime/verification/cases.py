@@ -9,11 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from osa_runtime.arrays import read_arrays, write_npz
-from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import InputError
-from osa_runtime.evaluation.classifiers import Classifier
-from osa_runtime.evaluation.samples import read_samples
-from osa_runtime.interface import Interface
+from osa_runtime.evaluation.classifiers import Classifier, read_samples
+from osa_runtime.interface import Interface, TensorSpec
 from osa_runtime.parity.certificate import Check
 from osa_runtime.parity.feeds import Case
 from osa_runtime.parity.plan import Planned, essential, further

@@ -8,30 +8,26 @@ from pathlib import Path
 
 import numpy as np
 
-from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import InputError
-from osa_runtime.interface import Interface
+from osa_runtime.interface import Interface, TensorSpec
 from osa_runtime.parity.certificate import Bisection, CaseResult, Check, LayerResult, UnitResult
-from osa_runtime.parity.compare import Tolerance
+from osa_runtime.parity.comparison import Tolerance
 from osa_runtime.parity.feeds import Case, sweep
 from osa_runtime.parity.judgement import Answers, ErrorHistogram, Rules, judge
-from osa_runtime.parity.sensitivity import Spread, moved
-from osa_runtime.parity.tolerances import EPS, relative_tolerance, rounding_move_of_inputs
+from osa_runtime.parity.tolerances import EPS, Spread, moved, relative_tolerance, rounding_move_of_inputs
 from osa_runtime.verification.answers import answer
 from osa_runtime.verification.bisect import first_wrong
 from osa_runtime.verification.cases import widened
 from osa_runtime.verification.inside.model_parts import Array, ModelParts
 from osa_runtime.verification.layer_checks import Party, check_layers, norms_by_row, undecided
 from osa_runtime.verification.options import Progress, Run, VerifyOptions, certify, torch_threads
-from osa_runtime.verification.parts import common_units
-from osa_runtime.verification.precision import check_precision
-from osa_runtime.verification.subject import Subject, check_files
-from osa_runtime.verification.unit_checks import with_cumulative
+from osa_runtime.verification.subject import Subject, check_files, check_precision
+from osa_runtime.verification.unit_checks import common_units, with_cumulative
 
 LAYER_KINDS = ("random", "parallel", "given")
 
 
-def compare_artifacts(
+def compare(
     artifact: str | Path,
     reference: str | Path,
     options: VerifyOptions | None = None,

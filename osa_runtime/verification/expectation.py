@@ -11,15 +11,16 @@ from typing import Any, Literal
 
 from torch import nn
 
-from osa_runtime.artifact import Artifact, Manifest, TensorSpec, sha256
+from osa_runtime.artifact import Artifact, sha256
 from osa_runtime.exporters.checkpoint_export import export_checkpoint, load_model
+from osa_runtime.exporters.eager import rounding_depth
 from osa_runtime.exporters.factory import check_factory, export_built, load_factory
+from osa_runtime.exporters.manifest_entries import is_static, recorded_examples, recorded_options
 from osa_runtime.exporters.pipeline import export
-from osa_runtime.exporters.recorded import is_static, recorded_examples, recorded_options
-from osa_runtime.interface import ANY_DTYPE, Range
+from osa_runtime.interface import ANY_DTYPE, Range, TensorSpec
+from osa_runtime.manifest import Manifest
 from osa_runtime.models.checkpoint import WEIGHTS_FILE, checkpoint_folder
 from osa_runtime.nn import OrthogonalSelfAttention
-from osa_runtime.nn.depth import rounding_depth
 from osa_runtime.parity.certificate import Check
 from osa_runtime.pixels import Standardisation
 from osa_runtime.verification.subject import Subject

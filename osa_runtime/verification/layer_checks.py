@@ -27,8 +27,7 @@ from osa_runtime.ops.spectral_norm import masked, spectral_norm
 from osa_runtime.parity.certificate import CaseResult, HeadResult, LayerResult, OutputResult
 from osa_runtime.parity.feeds import Case
 from osa_runtime.parity.tolerances import DEFECT_SHARE, STRETCH_SHARE, core_tolerance
-from osa_runtime.verification.inside.model_parts import Array, Core, ModelParts
-from osa_runtime.verification.memory import chunks
+from osa_runtime.verification.inside.model_parts import Array, Core, ModelParts, chunks
 
 MOST_TOKENS = 512  # up to here A is formed whole; beyond, it is probed in as many directions as a head is wide
 

@@ -13,7 +13,7 @@ import torch
 
 from osa_runtime.exporters.manifest_entries import versions
 from osa_runtime.parity.certificate import Certificate
-from osa_runtime.parity.compare import Tolerance
+from osa_runtime.parity.comparison import Tolerance
 from osa_runtime.parity.feeds import Case
 from osa_runtime.runtime.device import DeviceOptions
 from osa_runtime.verification.inside.model_parts import Array

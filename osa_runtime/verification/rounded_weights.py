@@ -23,11 +23,10 @@ from osa_runtime.exporters.folding import prepared
 from osa_runtime.exporters.settings import ExportSettings
 from osa_runtime.nn.projection import PackedProjection
 from osa_runtime.parity.certificate import Check
-from osa_runtime.parity.compare import compare
+from osa_runtime.parity.comparison import compare_arrays
 from osa_runtime.parity.feeds import Case
-from osa_runtime.parity.sensitivity import SAMPLES
-from osa_runtime.parity.tolerances import UNDECIDED_FACTOR, rounding_move
-from osa_runtime.quantization.selection import PRODUCTS
+from osa_runtime.parity.tolerances import SAMPLES, UNDECIDED_FACTOR, rounding_move
+from osa_runtime.quantization.weights import PRODUCTS
 
 Array = NDArray[Any]
 SLACK = 1e-3  # of a step: the rounding of a scale adds this to half a step
@@ -98,7 +97,7 @@ def check_rounding(original: Eager, after: Eager, case: Case, tolerance: float |
 
 
 def _distance(found: Mapping[str, Array], expected: Mapping[str, Array]) -> float:
-    return max(compare(found[name], expected[name], 0.0).error for name in expected)
+    return max(compare_arrays(found[name], expected[name], 0.0).error for name in expected)
 
 
 def _tensors(model: onnx.ModelProto) -> dict[str, Array]:

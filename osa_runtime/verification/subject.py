@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from osa_runtime.artifact import MANIFEST_FILE, Artifact, TensorSpec, sha256
+from osa_runtime.artifact import MANIFEST_FILE, Artifact, sha256
 from osa_runtime.errors import ArtifactError, InputError
 from osa_runtime.formats import FORMATS
-from osa_runtime.interface import ANY_DTYPE, Interface
+from osa_runtime.interface import ANY_DTYPE, Interface, TensorSpec
 from osa_runtime.manifest import AttentionSettings
 from osa_runtime.parity.certificate import Check
 from osa_runtime.runtime.device import DeviceOptions
@@ -138,3 +138,17 @@ def check_files(path: Path, name: str = "files") -> Check:
     except ArtifactError as error:
         return Check(name, False, str(error))
     return Check(name, True, "every file has the hash in the manifest")
+
+
+def check_precision(subject: Subject) -> Iterator[Check]:
+    """Return a failed check if the manifest calls the artifact quantised and no weight has 8 bits."""
+    if subject.dtype not in ("w8", "w8a8"):
+        return
+    from onnx import TensorProto
+
+    from osa_runtime.onnx_files import read_onnx
+
+    types = {tensor.data_type for tensor in read_onnx(subject.session.path).graph.initializer}
+    if not types & {TensorProto.INT8, TensorProto.UINT8}:
+        text = f"the manifest says {subject.dtype}, but no weight in the file has 8 bits"
+        yield Check("precision", False, text)

@@ -1,6 +1,7 @@
 """Every part of the model by itself: fed with eager's input, compared with eager and with float64.
 
-A fault shows here however small its trace in the final output is, and the part that has it is known by name.
+The parts are modules and the operators between them, and together they are the whole model. A fault shows here however
+small its trace in the final output is, and the part that has it is known by name.
 """
 
 from __future__ import annotations
@@ -13,14 +14,73 @@ import numpy as np
 
 from osa_runtime.errors import OsaError
 from osa_runtime.parity.certificate import UnitResult
-from osa_runtime.parity.compare import Comparison, Tolerance, compare
+from osa_runtime.parity.comparison import Comparison, Tolerance, compare_arrays
 from osa_runtime.parity.feeds import Case
-from osa_runtime.parity.sensitivity import SAMPLES
-from osa_runtime.parity.tolerances import EAGER_SHARE, NO_DIGITS_LEFT
+from osa_runtime.parity.tolerances import EAGER_SHARE, NO_DIGITS_LEFT, SAMPLES
 from osa_runtime.verification.inside.eager_parts import EagerParts
-from osa_runtime.verification.inside.model_parts import Array, Calls, Glue, ModelParts
-from osa_runtime.verification.memory import chunks
-from osa_runtime.verification.parts import Part, partition
+from osa_runtime.verification.inside.model_parts import Array, Calls, Glue, ModelParts, chunks
+
+ORDINARY = ("random", "padded", "given")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A module that both sides show (``end`` is None), or the operators before its input or before an output.
+
+    Positions, residual sums and pooling are such operators: ``embed → stack.blocks.0.attention``.
+    """
+
+    name: str
+    unit: str = ""
+    end: str | int | None = None
+
+
+def common_units(model_parts: ModelParts, eager: ModelParts) -> tuple[str, ...]:
+    return tuple(unit for unit in eager.units if unit in set(model_parts.units))
+
+
+def innermost(units: Sequence[str]) -> tuple[str, ...]:
+    return tuple(unit for unit in units if not any(other.startswith(f"{unit}.") for other in units))
+
+
+def partition(model_parts: ModelParts, eager: EagerParts) -> tuple[Part, ...]:
+    """The parts in the order of execution. A module that only eager shows belongs to the part before the next."""
+    return tuple(_parts(innermost(common_units(model_parts, eager)), eager))
+
+
+def _parts(shared: Sequence[str], eager: EagerParts) -> Iterator[Part]:
+    start, hidden = ", ".join(eager.party.inputs), list[str]()
+    for unit in innermost(eager.units):
+        if unit in shared:
+            yield Part(_way(start, unit, hidden), end=unit)
+            yield Part(unit, unit)
+            start, hidden = unit, []
+        elif not any(other.startswith(f"{unit}.") or unit.startswith(f"{other}.") for other in shared):
+            hidden.append(unit)
+    for number, output in enumerate(eager.party.outputs):
+        yield Part(_way(start, output, hidden), end=number)
+
+
+def _way(start: str, end: str, hidden: Sequence[str]) -> str:
+    return f"{start} → {end}" + (f" (with {', '.join(hidden)})" if hidden else "")
+
+
+def part_cases(cases: Sequence[Case], most_dense: int) -> list[Case]:
+    """One case for each path through the parts: both forms, with and without padding. At least one case."""
+    found: dict[tuple[bool, bool], Case] = {}
+    for case in sorted(cases, key=_preference):
+        if all(np.isfinite(x).all() for x in case.feeds.values() if x.dtype.kind == "f"):
+            long = max(list(case.sizes.values())[1:], default=0) > most_dense
+            padded = any(not x.all() for x in case.feeds.values() if x.dtype == np.bool_ and x.ndim > 1)
+            found.setdefault((long, padded), case)
+    return list(found.values()) or list(cases[:1])
+
+
+def _preference(case: Case) -> tuple[bool, bool, int]:
+    """Sort key: ordinary values, several rows, and no more of them than needed."""
+    rows = next(iter(case.sizes.values()), 1)
+    return case.kind not in ORDINARY, rows < 2, sum(x.size for x in case.feeds.values())
+
 
 UNIT_DEPTH = 2  # the matrices that the signal passes in one part
 NEGLIGIBLE = 1e-3  # of the largest row
@@ -154,14 +214,14 @@ def compare_with(actual: Array, truth: Array, tolerance: Tolerance) -> Compariso
     """Compare; NaN must be where float64 has NaN (or Inf, which a graph may not distinguish), and nowhere else."""
     broken = ~np.isfinite(truth)
     if actual.shape != truth.shape:
-        return compare(actual, truth, tolerance, same_type=False)
+        return compare_arrays(actual, truth, tolerance, same_type=False)
     if not broken.any():
         row = _worst_row(actual, truth)
-        return compare(actual[row], truth[row], tolerance, same_type=False)
+        return compare_arrays(actual[row], truth[row], tolerance, same_type=False)
     wrong = int(np.count_nonzero(np.isfinite(actual) == broken))
     if wrong:
         return Comparison(False, np.inf, tolerance.rtol, f"{wrong} of {truth.size} values are NaN on one side only")
-    return compare(actual[~broken], truth[~broken], tolerance, same_type=False)
+    return compare_arrays(actual[~broken], truth[~broken], tolerance, same_type=False)
 
 
 def _worst_row(actual: Array, truth: Array) -> slice:

@@ -12,11 +12,10 @@ from osa_runtime.errors import InputError, InterfaceError
 from osa_runtime.exporters.eager import Eager, answer_of
 from osa_runtime.interface import ANY_DTYPE, Interface
 from osa_runtime.parity.certificate import Bisection, CaseResult, Check, LayerResult, UnitResult
-from osa_runtime.parity.compare import Tolerance
+from osa_runtime.parity.comparison import Tolerance
 from osa_runtime.parity.feeds import Case, sweep
 from osa_runtime.parity.judgement import Answers, Rules, judge
-from osa_runtime.parity.sensitivity import Spread
-from osa_runtime.parity.tolerances import relative_tolerance, rounding_move
+from osa_runtime.parity.tolerances import Spread, relative_tolerance, rounding_move
 from osa_runtime.quantization.calibration import read_calibration
 from osa_runtime.sample_inputs import sample_inputs
 from osa_runtime.verification.answers import answer, check_rows, reference_answers
@@ -27,12 +26,10 @@ from osa_runtime.verification.inside.eager_parts import EagerParts
 from osa_runtime.verification.inside.model_parts import Array, ModelParts
 from osa_runtime.verification.layer_checks import check_layers, undecided_beyond_range
 from osa_runtime.verification.options import Progress, Run, VerifyOptions, certify, torch_threads
-from osa_runtime.verification.parts import part_cases
-from osa_runtime.verification.precision import check_precision
 from osa_runtime.verification.rounded_weights import check_rounding
 from osa_runtime.verification.structure.check import check_structure
-from osa_runtime.verification.subject import Subject, check_files
-from osa_runtime.verification.unit_checks import UNIT_DEPTH, Parties, check_parts, worst_of
+from osa_runtime.verification.subject import Subject, check_files, check_precision
+from osa_runtime.verification.unit_checks import UNIT_DEPTH, Parties, check_parts, part_cases, worst_of
 
 UNKNOWN_WIDTH = 32  # of a head, if a custom model does not declare it
 

@@ -14,9 +14,9 @@ import pytest
 from osa_runtime import InputError, RunError
 from osa_runtime.benchmarking import benchmark as module
 from osa_runtime.benchmarking.benchmark import Benchmark, find_difference
+from osa_runtime.benchmarking.configurations import BenchmarkSettings
 from osa_runtime.benchmarking.memory import measure_memory, memory_can_be_measured
-from osa_runtime.benchmarking.rotation import Schedule
-from osa_runtime.benchmarking.settings import BenchmarkSettings
+from osa_runtime.benchmarking.timing import Schedule
 from small_models import FORMATS, MODELS, feeds
 
 Exported = Callable[[str, str], Path]
@@ -152,8 +152,8 @@ def test_an_onnx_model_is_measured_without_torch(exported: Exported) -> None:
         "import sys; sys.modules['torch'] = None\n"
         "from pathlib import Path\n"
         "from osa_runtime.benchmarking.benchmark import Benchmark\n"
-        "from osa_runtime.benchmarking.settings import BenchmarkSettings\n"
-        "from osa_runtime.benchmarking.rotation import Schedule\n"
+        "from osa_runtime.benchmarking.configurations import BenchmarkSettings\n"
+        "from osa_runtime.benchmarking.timing import Schedule\n"
         "from osa_runtime import MissingDependencyError\n"
         "path = Path(sys.argv[1])\n"
         "Benchmark(BenchmarkSettings(path, schedule=Schedule(0, 1, 0, 1, 0), threads=1, memory=False)).measure()\n"

@@ -6,8 +6,14 @@ import numpy as np
 import pytest
 
 from osa_runtime import InputError
-from osa_runtime.benchmarking.configurations import Configuration, DynamicAxes
-from osa_runtime.benchmarking.feeds import data_sizes, describe_random, fit_data, random_feeds
+from osa_runtime.benchmarking.configurations import (
+    Configuration,
+    DynamicAxes,
+    data_sizes,
+    describe_random,
+    fit_data,
+    random_feeds,
+)
 from osa_runtime.interface import Interface, TensorSpec
 
 SEQUENCE = [TensorSpec("tokens", "int64", ("batch", "tokens")), TensorSpec("mask", "bool", ("batch", "tokens"))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from osa_runtime.benchmarking.figures import format_ratio, ratio, summarise
+from osa_runtime.benchmarking.result import format_ratio, ratio, summarise
 
 MS = 1_000_000
 

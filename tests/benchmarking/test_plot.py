@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from osa_runtime.benchmarking.configurations import Configuration
-from osa_runtime.benchmarking.figures import ratio, summarise
 from osa_runtime.benchmarking.plot import draw_benchmark
-from osa_runtime.benchmarking.result import BenchmarkResult, Measurement
+from osa_runtime.benchmarking.result import BenchmarkResult, Measurement, ratio, summarise
 
 
 def result(sizes: list[tuple[int, int | None]], eager: bool) -> BenchmarkResult:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from osa_runtime import InputError
-from osa_runtime.benchmarking.rotation import Schedule, rotate
+from osa_runtime.benchmarking.timing import Schedule, rotate
 
 
 class Stage:

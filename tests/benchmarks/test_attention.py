@@ -38,6 +38,8 @@ from speed.contest import LEAST_ROUNDS, Contest, Pace, Row, relative_error
 
 from osa_runtime.ops import reference
 
+pytestmark = pytest.mark.slow
+
 GRID = ((1, 17), (1, 197))
 MACHINE = {"cpu": "P", "cores": 2, "versions": {"torch": "2"}}
 FACTS: dict[str, Any] = {

@@ -21,7 +21,7 @@ from speed.release_ratios import (
     compare,
 )
 
-from osa_runtime.benchmarking.figures import Percentiles
+from osa_runtime.benchmarking.result import Percentiles
 
 MACHINE = {"cpu": "P", "cores": 2, "versions": {"torch": "2"}, "load_average": 0.0}
 

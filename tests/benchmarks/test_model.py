@@ -31,6 +31,8 @@ from speed.models import DIGITS, ENCODER, QUICK, VIT_S, Subject
 
 from osa_runtime import EncoderConfig, OrthogonalSelfAttention, ViTConfig
 
+pytestmark = pytest.mark.slow
+
 FACTS: dict[str, Any] = {
     "machine": {"cpu": "P", "cores": 2, "versions": {"torch": "2"}},
     "threads": 2,
@@ -115,7 +117,6 @@ def test_who_is_left_out_of_batches_still_has_a_latency(opened: OpenedModel, mon
     assert set(ENCODER.only_latency) <= set(FORMATS)
 
 
-@pytest.mark.slow
 def test_the_softmax_of_sequences_of_any_length(tmp_path: Path) -> None:
     check_softmax_ways(OpenedModel(SEQUENCE, 1, tmp_path, (SOFTMAX,)))
 

@@ -15,6 +15,8 @@ from serving_load.messages import BadAnswer
 from serving_load.rounds import Served, write_mlp
 from serving_load.servers import Contender, ServerWatch, start_ours
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Served:

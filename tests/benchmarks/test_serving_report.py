@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from serving_load.client import Block
-from serving_load.report import as_json, as_markdown, draw, verdicts
+from serving_load.report import as_json, as_markdown, verdicts
 from serving_load.rounds import Measured, Point, Series
 
 FACTS: dict[str, Any] = {
@@ -83,12 +83,3 @@ def test_the_json_keeps_every_round() -> None:
     rows = as_json(measured(binary=series(600, 60, 600)), FACTS)["rows"]
     row = next(row for row in rows if row["contender"] == "ours" and row["concurrency"] == 16)
     assert [block["rate"] for block in row["rounds"]] == [600, 60, 600]
-
-
-def test_the_plot_shows_those_that_failed_as_empty() -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure()
-    draw(measured(binary=series(600, 60, 600)), figure)
-    (axes,) = figure.axes
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["ours", "kserve"]

@@ -8,6 +8,8 @@ import pytest
 from smaller_models import Quality, Subject, measure, quality_table, trained
 from speed.contest import Contest, Pace
 
+pytestmark = pytest.mark.slow
+
 
 def contest(**milliseconds: list[float]) -> Contest:
     return Contest({name: [[round(1e6 * x)] for x in values] for name, values in milliseconds.items()}, 0.0, 1)

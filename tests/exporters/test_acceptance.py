@@ -17,6 +17,8 @@ from osa_runtime.exporters.eager import Eager
 from osa_runtime.models import EncoderConfig, SkiplessEncoder
 from osa_runtime.verification.answers import reference_answers
 
+pytestmark = pytest.mark.slow
+
 AXES = {"x": {0: "batch", 1: "tokens"}}
 
 

@@ -17,6 +17,8 @@ from osa_runtime.exporters import export
 from osa_runtime.exporters.examples import describe_examples
 from osa_runtime.nn import OrthogonalSelfAttention
 
+pytestmark = pytest.mark.slow
+
 FORMATS = ["onnx", "torchscript", "pt2"]
 BATCH, TOKENS = Dim("batch", max=64), Dim("tokens", min=2, max=32)
 DYNAMIC = ("x: float32[batch, tokens, 8]", "mask: bool[batch, tokens]")
@@ -25,7 +27,7 @@ DYNAMIC = ("x: float32[batch, tokens, 8]", "mask: bool[batch, tokens]")
 class Masked(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.layer = OrthogonalSelfAttention(8, 2, alpha=0.3)
+        self.layer = OrthogonalSelfAttention(8, 2, alpha=0.3, form="dense")
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         return self.layer(x, mask)

@@ -19,6 +19,8 @@ from osa_runtime.errors import ExponentRangeError
 from osa_runtime.exporters import FunctionChoice
 from structured_attention import Problem, is_right_or_nan, problems
 
+pytestmark = pytest.mark.slow
+
 CHOICES = {
     "auto": FunctionChoice(),
     "lowrank": FunctionChoice(form="lowrank"),

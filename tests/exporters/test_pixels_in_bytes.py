@@ -11,9 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from made_once import export_checkpoint
 from osa_runtime.artifact import Artifact
 from osa_runtime.errors import InputError
-from osa_runtime.exporters import export_checkpoint
 from osa_runtime.exporters.folding import prepared
 from osa_runtime.exporters.settings import ExportSettings
 from osa_runtime.models import SkiplessEncoder, SkiplessViT, ViTConfig, load_checkpoint, save_checkpoint
@@ -22,6 +22,8 @@ from osa_runtime.pixels import Standardisation
 from osa_runtime.runtime.session import load
 from osa_runtime.verification import verify
 from small_models import SIZES
+
+pytestmark = pytest.mark.slow
 
 GREY = Standardisation((4.9,), (6.0,), (0.0, 16.0))
 COLOUR = Standardisation((110.0, 90.0, 128.0), (60.0, 50.0, 70.0), (0.0, 255.0))

@@ -13,6 +13,8 @@ from exponents import normal
 from osa_runtime.errors import ExportError, InputError, StorageError
 from osa_runtime.exporters import export
 
+pytestmark = pytest.mark.slow
+
 
 class Static(nn.Module):
     """Pretends to take any batch, but bakes the example's into the graph."""

@@ -18,6 +18,8 @@ from osa_runtime.interface import Interface, Roles, TensorSpec
 from osa_runtime.serving.engine.batch_plan import BatchPlan
 from osa_runtime.verification import VerifyOptions, verify
 
+pytestmark = pytest.mark.slow
+
 
 class Rows(nn.Module):
     """Independent rows."""

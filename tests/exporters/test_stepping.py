@@ -16,6 +16,8 @@ from osa_runtime.ops import reference
 from osa_runtime.ops.coefficients import CHEBYSHEV_REACH, FARTHEST, NEAR_REACH
 from osa_runtime.ops.lowrank import core_norm, gram_core
 
+pytestmark = pytest.mark.slow
+
 
 def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, approximant: str = "taylor") -> torch.Tensor:
     model = attention_model(FunctionChoice(form="lowrank", approximant=approximant))

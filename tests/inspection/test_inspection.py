@@ -11,11 +11,12 @@ import pytest
 from onnx import TensorProto
 
 import handmade_onnx as handmade
-from osa_runtime.artifact import Manifest, TensorSpec, describe_files
+from osa_runtime.artifact import describe_files
 from osa_runtime.errors import ArtifactError
 from osa_runtime.inspection.facts import Inspection, inspect_artifact
 from osa_runtime.inspection.kernel_coverage import IN_FLOAT32, NOWHERE, ON_CPU, UNKNOWN, expand, place
-from osa_runtime.manifest import AttentionSettings
+from osa_runtime.interface import TensorSpec
+from osa_runtime.manifest import AttentionSettings, Manifest
 from osa_runtime.runtime.kernels import Kernel, KernelList, list_kernels
 
 
@@ -43,6 +44,11 @@ def test_control_flow_is_descended_into(tmp_path: Path) -> None:
     graph = inspected(handmade.with_control_flow(), tmp_path).graph
     assert graph is not None
     assert graph.operators == {"Identity": 2, "Add": 1, "Greater": 1, "If": 1, "Loop": 1, "ReduceSum": 1}
+
+
+def test_control_flow_without_functions_is_a_warning(tmp_path: Path) -> None:
+    assert "OpenVINO returns wrong values" in inspected(handmade.with_control_flow(), tmp_path).warnings[0]
+    assert inspected(handmade.with_functions(), tmp_path).warnings == ()
 
 
 def test_json_holds_everything(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from osa_runtime.packaging.pbtxt import Word, map_entries, to_text
+from osa_runtime.packaging.triton_config import Word, map_entries, to_text
 
 pytest.importorskip("tritonclient.grpc")
 from google.protobuf import text_format

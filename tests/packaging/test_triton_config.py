@@ -10,9 +10,8 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import ArtifactError, InputError
-from osa_runtime.interface import Interface
+from osa_runtime.interface import Interface, TensorSpec
 from osa_runtime.packaging.triton_config import TritonConfig, TritonSettings
 from osa_runtime.packaging.triton_repository import package_triton
 

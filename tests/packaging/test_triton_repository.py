@@ -124,7 +124,7 @@ def test_the_copy_is_what_the_model_needs_and_no_more(artifacts: Artifacts, tmp_
     np.testing.assert_allclose(right["logits"], expected, rtol=1e-5, atol=1e-6)
     assert "images" in wrong
     assert all("cuda:0" in text for text in refused)
-    copied = [file for file in files_in(version / "osa_runtime") if file != "runtime/provider_probe.py"]
+    copied = [file for file in files_in(version / "osa_runtime") if file != "runtime/probe.py"]
     assert sorted(Path(file).relative_to(version / "osa_runtime").as_posix() for file in used) == copied
 
 

@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from osa_runtime.parity.compare import Tolerance
+from osa_runtime.parity.comparison import Tolerance
 from osa_runtime.parity.feeds import Case
 from osa_runtime.parity.judgement import Answers, Rules, judge
 from osa_runtime.parity.row_judgement import Finding, Row, RowLimits, judge_row
-from osa_runtime.parity.sensitivity import Spread
-from osa_runtime.parity.tolerances import EAGER_SHARE, NO_DIGITS_LEFT, UNDECIDED_FACTOR
+from osa_runtime.parity.tolerances import EAGER_SHARE, NO_DIGITS_LEFT, UNDECIDED_FACTOR, Spread
 
 RTOL = 1e-5
 LIMITS = RowLimits(Tolerance(RTOL), largest_norm=1000.0)

@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from osa_runtime.parity import Tolerance, compare, measure
+from osa_runtime.parity import Tolerance, compare_arrays, measure
 
 DTYPES = st.sampled_from([np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)])
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=1, max_side=5)
@@ -37,7 +37,7 @@ def pairs(draw: Any) -> tuple[np.ndarray, np.ndarray]:
 @quick
 @given(DTYPES.flatmap(lambda d: finite(d, SHAPES)))
 def test_everything_equals_itself(x: np.ndarray) -> None:
-    result = compare(x, x.copy(), 0.0)
+    result = compare_arrays(x, x.copy(), 0.0)
     assert result
     assert result.error == 0.0
 
@@ -48,18 +48,18 @@ def test_a_wider_tolerance_never_fails_what_a_narrower_one_passed(
     pair: tuple[np.ndarray, np.ndarray], first: float, second: float
 ) -> None:
     narrow, wide = sorted((first, second))
-    assert bool(compare(*pair, narrow)) <= bool(compare(*pair, wide))
-    assert bool(compare(*pair, Tolerance(0.01, narrow))) <= bool(compare(*pair, Tolerance(0.01, wide)))
+    assert bool(compare_arrays(*pair, narrow)) <= bool(compare_arrays(*pair, wide))
+    assert bool(compare_arrays(*pair, Tolerance(0.01, narrow))) <= bool(compare_arrays(*pair, Tolerance(0.01, wide)))
 
 
 @quick
 @given(pairs(), st.sampled_from([0.0, 1e-3, 1.0]))
 def test_the_error_is_exactly_the_tolerance_that_is_needed(pair: tuple[np.ndarray, np.ndarray], atol: float) -> None:
-    error = compare(*pair, Tolerance(0.0, atol)).error
+    error = compare_arrays(*pair, Tolerance(0.0, atol)).error
     assume(math.isfinite(error))
-    assert compare(*pair, Tolerance(error, atol))
+    assert compare_arrays(*pair, Tolerance(error, atol))
     if error > 0:
-        assert not compare(*pair, Tolerance(np.nextafter(error, 0.0), atol))
+        assert not compare_arrays(*pair, Tolerance(np.nextafter(error, 0.0), atol))
 
 
 @quick
@@ -68,7 +68,7 @@ def test_distance_is_symmetric(pair: tuple[np.ndarray, np.ndarray]) -> None:
     there, back = measure(*pair), measure(*pair[::-1])
     assert there.max_abs == back.max_abs
     assert math.isclose(there.cosine, back.cosine, abs_tol=1e-12)
-    assert bool(compare(*pair, 0.0)) == bool(compare(*pair[::-1], 0.0))
+    assert bool(compare_arrays(*pair, 0.0)) == bool(compare_arrays(*pair[::-1], 0.0))
 
 
 @quick
@@ -109,7 +109,7 @@ def test_nan_and_inf_fail_wherever_they_are(
     for name, array in (("output", actual), ("reference", expected)):
         if side in (name, "both"):
             array[place] = poison
-    result = compare(actual, expected, 1e300)
+    result = compare_arrays(actual, expected, 1e300)
     assert not result
     assert result.error == np.inf
     assert result.metrics is None
@@ -124,12 +124,12 @@ def test_another_shape_or_type_fails(
     _, expected = pair
     other = np.zeros(shape, expected.dtype)
     if shape != expected.shape:
-        assert "shape" in compare(other, expected, 1e300).reason
-        assert not compare(other, expected, 1e300)
+        assert "shape" in compare_arrays(other, expected, 1e300).reason
+        assert not compare_arrays(other, expected, 1e300)
     if dtype != expected.dtype:
         retyped = np.zeros(expected.shape, dtype)
-        assert not compare(retyped, expected, 1e300)
-        assert compare(retyped, np.zeros(expected.shape, expected.dtype), 0.0, same_type=False)
+        assert not compare_arrays(retyped, expected, 1e300)
+        assert compare_arrays(retyped, np.zeros(expected.shape, expected.dtype), 0.0, same_type=False)
 
 
 @quick
@@ -138,7 +138,7 @@ def test_whole_numbers_have_to_be_equal(x: np.ndarray, data: st.DataObject) -> N
     other = x.copy()
     place = tuple(data.draw(st.integers(0, size - 1)) for size in x.shape)
     other[place] = not x[place] if x.dtype == np.bool_ else x[place] ^ x.dtype.type(1)
-    assert compare(x, x.copy(), 0.0)
-    result = compare(other, x, 1e300)
+    assert compare_arrays(x, x.copy(), 0.0)
+    result = compare_arrays(other, x, 1e300)
     assert not result
     assert f"1 of {x.size} values differ" in result.reason

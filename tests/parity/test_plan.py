@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from osa_runtime.artifact import TensorSpec
-from osa_runtime.interface import Interface
+from osa_runtime.interface import Interface, TensorSpec
 from osa_runtime.parity.plan import SERVED, Planned, essential, further
 from osa_runtime.pixels import Standardisation
 from osa_runtime.serving.settings import BatchSettings

@@ -19,13 +19,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from osa_runtime.errors import ArtifactError, InputError
 from osa_runtime.parity.certificate import CaseResult, Certificate, Check, OutputResult, read_certificate
 from osa_runtime.parity.signing import (
+    STANDARD,
     check_signature,
     fingerprint,
     read_private_key,
     read_public_key,
     sign,
 )
-from osa_runtime.parity.trust import STANDARD
 
 PEM, PKCS8, OPENSSH = (
     serialization.Encoding.PEM,

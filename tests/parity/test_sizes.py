@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import InputError
-from osa_runtime.interface import Interface
+from osa_runtime.interface import Interface, TensorSpec
 from osa_runtime.parity.feeds import all_sizes
 
 IMAGES = Interface((TensorSpec("images", "float32", ("batch", 1, 8, 8)),))

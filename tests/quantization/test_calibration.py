@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from made_once import export_checkpoint
 from osa_runtime.artifact import Artifact
 from osa_runtime.errors import InputError, RunError
-from osa_runtime.exporters import export_checkpoint
 from osa_runtime.quantization import quantize
 from osa_runtime.quantization.calibration import read_calibration
 from small_models import feeds

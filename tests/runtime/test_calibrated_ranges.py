@@ -12,9 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from osa_runtime import load
-from osa_runtime.artifact import Manifest
 from osa_runtime.cli.main import app
-from osa_runtime.manifest import CalibrationRecord, Quantization
+from osa_runtime.manifest import CalibrationRecord, Manifest, Quantization
 from osa_runtime.quantization import quantize
 from osa_runtime.runtime.input_checks import CalibratedRanges
 from osa_runtime.serving.engine.engine import Engine

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import InputError
-from osa_runtime.interface import ANY_DTYPE, ANY_SHAPE, Interface
+from osa_runtime.interface import ANY_DTYPE, ANY_SHAPE, Interface, TensorSpec
 from osa_runtime.runtime.input_checks import QuickCheck, check_finite_inputs, check_inputs, describe_nonfinite
 
 TOKENS, MASK = np.zeros((2, 5), np.int64), np.ones((2, 5), bool)

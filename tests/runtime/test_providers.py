@@ -1,17 +1,40 @@
-"""Providers are tried for real, and every way in which that can go wrong has its own clear answer."""
+"""The wheel of ONNX Runtime and its providers: tried for real, with a clear answer for all that can go wrong."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from osa_runtime.errors import MissingDependencyError
-from osa_runtime.runtime import probe_provider, probe_providers, providers
-from osa_runtime.runtime.provider_probe import IDENTITY_MODEL
+from osa_runtime.runtime import installed_wheels, probe_provider, probe_providers, providers, wheel_problem
+from osa_runtime.runtime.probe import IDENTITY_MODEL
+
+
+def test_this_environment_has_exactly_one() -> None:
+    assert len(installed_wheels()) == 1
+    assert wheel_problem() is None
+
+
+def test_none_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", nothing)
+    assert installed_wheels() == {}
+    assert "osa-runtime[cpu]" in (wheel_problem() or "")
+
+
+def test_two_say_how_to_get_back_to_one() -> None:
+    problem = wheel_problem({"onnxruntime": "1.31.1", "onnxruntime-gpu": "1.31.1"}) or ""
+    assert "overwrite each other" in problem
+    assert "pip uninstall -y onnxruntime onnxruntime-gpu" in problem
+
 
 CUDA_LOG = (
     "\x1b[1;31m2026 [E:onnxruntime:Default] Failed to load library /x/libonnxruntime_providers_cuda.so "
@@ -53,12 +76,12 @@ def test_provider_that_the_wheel_does_not_know() -> None:
 
 
 def test_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_child(monkeypatch, stdout="fails: This session contains graph nodes ...\n", stderr=CUDA_LOG)
+    fake_child(monkeypatch, stdout=json.dumps("This session contains graph nodes ..."), stderr=CUDA_LOG)
     assert probe_provider("CUDAExecutionProvider").reason == "the library libcublasLt.so.13 is missing"
 
 
 def test_silent_fallback_is_said_in_plain_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_child(monkeypatch, stdout="fails: ... but fallback to CPU EP has been explicitly disabled by the user.\n")
+    fake_child(monkeypatch, stdout=json.dumps("... but fallback to CPU EP has been explicitly disabled by the user."))
     assert "on the CPU instead" in (probe_provider("AzureExecutionProvider").reason or "")
 
 

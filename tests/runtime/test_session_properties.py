@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from osa_runtime import InputError, Session, load
-from osa_runtime.artifact import TensorSpec
-from osa_runtime.parity import compare, relative_tolerance
+from osa_runtime.interface import TensorSpec
+from osa_runtime.parity import compare_arrays, relative_tolerance
 from small_models import FORMATS, MODELS, feeds
 
 Array = NDArray[Any]
@@ -125,7 +125,7 @@ def test_a_valid_call_gives_what_each_row_gives_alone(subject: tuple[str, Sessio
         rows = [session.run({name: array[i : i + 1] for name, array in plain.items()}) for i in range(sizes["batch"])]
         for name, together in outputs.items():
             alone = np.concatenate([row[name] for row in rows])
-            assert compare(together, alone, tolerance), compare(together, alone, tolerance).reason
+            assert compare_arrays(together, alone, tolerance), compare_arrays(together, alone, tolerance).reason
         assert all(np.array_equal(value, before[name]) for name, value in shown.items()), "an input was changed"
 
     checked(property_holds, session)
@@ -235,6 +235,6 @@ def test_a_value_that_is_not_finite_is_found_wherever_it_is(exported: Exported, 
         # Without the check it may spoil its own row, and no other.
         others = np.arange(3) != place[0]
         logits = session.run({"images": images})["logits"]
-        assert compare(logits[others], expected[others], relative_tolerance(session.format, "fp32", 8))
+        assert compare_arrays(logits[others], expected[others], relative_tolerance(session.format, "fp32", 8))
 
     checked(property_holds, session)

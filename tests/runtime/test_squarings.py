@@ -11,8 +11,9 @@ import numpy as np
 import onnx
 import pytest
 
+from made_once import export_checkpoint
 from osa_runtime import ArtifactError, load
-from osa_runtime.runtime.squarings import with_counts
+from osa_runtime.runtime.onnx_session import with_counts
 from small_models import feeds
 
 Exported = Callable[[str, str], Path]
@@ -36,8 +37,9 @@ def test_each_layer_is_counted_and_larger_inputs_need_more(exported: Exported) -
 
 
 @pytest.mark.parametrize("model", ["vit", "encoder"])
-def test_outputs_and_interface_are_those_of_a_plain_session(exported: Exported, model: str) -> None:
-    folder = exported(model, "onnx")
+def test_outputs_and_interface_are_those_of_a_plain_session(exported: Exported, model: str, tmp_path: Path) -> None:
+    checkpoint = exported(model, "onnx").parent / model
+    folder = export_checkpoint(checkpoint, tmp_path / "a", form="auto").folder
     x = feeds(model, 3, 5)
     with load(folder) as plain, load(folder, count_squarings=True) as counting:
         assert plain.squarings is None

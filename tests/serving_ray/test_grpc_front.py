@@ -14,9 +14,8 @@ from tritonclient.grpc import service_pb2 as pb
 from osa_runtime.packaging.ray_application import SERVICER
 from osa_runtime.serving.settings import Limits, ServerSettings
 from osa_runtime.serving_ray import grpc_stubs
-from osa_runtime.serving_ray.grpc_front import METHODS
 from osa_runtime.serving_ray.options import RayOptions
-from osa_runtime.serving_ray.replica import Replica
+from osa_runtime.serving_ray.replica import METHODS, Replica
 
 
 class Context:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from osa_runtime.serving.guard import Guard
-from osa_runtime.serving_ray.rest_front import RestFront
+from osa_runtime.serving_ray.replica import RestFront
 
 Messages = list[dict[str, Any]]
 

@@ -24,6 +24,8 @@ from osa_runtime.training import Dataset, EpochRecord, TrainingSettings, train_c
 from osa_runtime.training import run as run_module
 from osa_runtime.training.loop import Trainer
 
+pytestmark = pytest.mark.slow
+
 
 class Watcher:
     """Counts what a run tells, and pulls the plug at a chosen step."""

@@ -62,9 +62,9 @@ def _model(name: str) -> SkiplessViT | SkiplessEncoder:
     if name in ("vit", "other"):
         return SkiplessViT(ViTConfig(classes=10, slope=0.5, **SIZES))
     if name == "normed":
-        return SkiplessEncoder(EncoderConfig(classes=3, features=5, max_length=40, **NORMED, **SIZES))
-    longest = {"words": 40, "long": 600}[name]
-    return SkiplessEncoder(EncoderConfig(classes=3, vocabulary=11, max_length=longest, **SIZES))
+        return SkiplessEncoder(EncoderConfig(classes=3, features=5, max_length=40, form="dense", **NORMED, **SIZES))
+    longest, form = {"words": (40, "dense"), "long": (600, "auto")}[name]
+    return SkiplessEncoder(EncoderConfig(classes=3, vocabulary=11, max_length=longest, form=form, **SIZES))
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
-from osa_runtime.artifact import Artifact, Manifest
-from osa_runtime.exporters.recorded import is_static, recorded_options
+from osa_runtime.artifact import Artifact
+from osa_runtime.exporters.manifest_entries import is_static, recorded_options
+from osa_runtime.manifest import Manifest
 from osa_runtime.runtime.device import DeviceOptions
 from osa_runtime.verification.expectation import Expectation
 from osa_runtime.verification.structure.check import Structure, check_structure

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from osa_runtime import load
-from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import InputError
-from osa_runtime.interface import Interface
+from osa_runtime.interface import Interface, TensorSpec
 from osa_runtime.parity.feeds import Case, sweep
 from osa_runtime.runtime.device import DeviceOptions
 from osa_runtime.runtime.session import Session

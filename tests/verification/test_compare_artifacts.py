@@ -12,14 +12,14 @@ from sabotages_onnx import LARGE, NAN_TO_ZERO, NEGATE, ROWS
 
 from osa_runtime.errors import InputError
 from osa_runtime.parity.certificate import Certificate
-from osa_runtime.verification import VerifyOptions, compare_artifacts, verify
+from osa_runtime.verification import VerifyOptions, compare, verify
 
 Deep = Callable[..., Path]
 MLP = "stack.blocks.1.mlp"
 
 
 def compared(first: Path, second: Path, **options: Any) -> Certificate:
-    return compare_artifacts(first, second, VerifyOptions(bisect=Path("-"), **options)).certificate
+    return compare(first, second, VerifyOptions(bisect=Path("-"), **options)).certificate
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_changed_layer_is_named(change: Any, layer: str, turned: bool, deep: D
 )
 def test_what_only_some_inputs_show_is_found(text: str, kind: str, deep: Deep, tmp_path: Path) -> None:
     broken = broken_onnx(deep("vit"), tmp_path / "broken", lambda model: insert(model, "logits", text))
-    certificate = compare_artifacts(broken, deep("vit")).certificate
+    certificate = compare(broken, deep("vit")).certificate
     assert kind in {case.kind.split()[0] for case in certificate.cases if case.verdict == "fail"}
 
 

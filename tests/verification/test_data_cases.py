@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import InputError
-from osa_runtime.interface import Interface
+from osa_runtime.interface import Interface, TensorSpec
 from osa_runtime.pixels import Standardisation
 from osa_runtime.runtime.session import load
 from osa_runtime.training import load_dataset

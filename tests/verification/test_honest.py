@@ -14,10 +14,12 @@ import numpy as np
 import pytest
 import torch
 
-from osa_runtime.exporters import export_checkpoint
+from made_once import export_checkpoint
 from osa_runtime.models import EncoderConfig, SkiplessEncoder, SkiplessViT, ViTConfig, save_checkpoint
 from osa_runtime.quantization import quantize
 from osa_runtime.verification import VerifyOptions, verify
+
+pytestmark = pytest.mark.slow
 
 COUNT = 200
 

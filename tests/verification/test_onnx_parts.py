@@ -45,7 +45,7 @@ def feeds(name: str) -> dict[str, np.ndarray]:
     return {"tokens": generator.integers(0, 11, (2, 7)), "mask": mask}
 
 
-@pytest.mark.parametrize("name", ["vit", "encoder"])
+@pytest.mark.parametrize("name", ["vit", "branching"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_units_and_attentions_are_found_in_order(name: str, variant: str, deep: Deep) -> None:
     model_parts = opened(deep(name, **VARIANTS[variant]))
@@ -56,7 +56,7 @@ def test_units_and_attentions_are_found_in_order(name: str, variant: str, deep: 
     assert "embed" in model_parts.units
 
 
-@pytest.mark.parametrize("name", ["vit", "encoder"])
+@pytest.mark.parametrize("name", ["vit", "branching"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_parts_one_after_the_other_are_the_whole(name: str, variant: str, deep: Deep) -> None:
     """Each block's output is the next one's input, and what a part gives alone it gives in the whole."""
@@ -73,13 +73,13 @@ def test_parts_one_after_the_other_are_the_whole(name: str, variant: str, deep: 
         np.testing.assert_allclose(values["head"], session.run(given)["logits"], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["vit", "encoder"])
+@pytest.mark.parametrize("name", ["vit", "branching"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_cores_are_what_attend_gives(name: str, variant: str, deep: Deep) -> None:
     model_parts = opened(deep(name, **VARIANTS[variant]))
     for attention, core in model_parts.cores_of(ATTENTIONS, feeds(name)).items():
         assert core.q.shape == core.k.shape == core.v.shape == core.out.shape
-        assert (core.mask is not None) == (name == "encoder")
+        assert (core.mask is not None) == (name == "branching")
         np.testing.assert_allclose(model_parts.apply_attention(attention, core, core.v), core.out, rtol=1e-5, atol=1e-6)
         twice = model_parts.apply_attention(attention, core, 2 * core.v)
         np.testing.assert_allclose(twice, 2 * core.out, rtol=1e-5, atol=1e-5)
@@ -87,7 +87,7 @@ def test_cores_are_what_attend_gives(name: str, variant: str, deep: Deep) -> Non
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_part_is_written_as_a_model_of_its_own(variant: str, deep: Deep, tmp_path: Path) -> None:
-    model_parts, given = opened(deep("encoder", **VARIANTS[variant])), feeds("encoder")
+    model_parts, given = opened(deep("branching", **VARIANTS[variant])), feeds("branching")
     before = model_parts.outputs_of(["embed"], given)["embed"]
     written = model_parts.write_unit(ATTENTIONS[0], (before, given["mask"]), tmp_path)
     session = onnxruntime.InferenceSession(str(tmp_path / written.file), providers=["CPUExecutionProvider"])

@@ -27,6 +27,8 @@ from osa_runtime.parity.certificate import (
 )
 from osa_runtime.verification.page.document import write_page
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("matplotlib")
 
 HOSTILE = "--></style><script>alert(1)</script>\"'&<img src=x>$\\frac{1}$"

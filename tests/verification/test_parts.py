@@ -18,7 +18,7 @@ from sabotage import broken_onnx, broken_pt2, broken_torchscript, change_weight,
 from made_once import export_checkpoint
 from osa_runtime.exporters.eager import Eager
 from osa_runtime.models import EncoderConfig, SkiplessEncoder, load_checkpoint, save_checkpoint
-from osa_runtime.parity.compare import Tolerance
+from osa_runtime.parity.comparison import Tolerance
 from osa_runtime.parity.feeds import Case
 from osa_runtime.runtime.device import DeviceOptions
 from osa_runtime.verification import VerifyOptions, verify
@@ -26,9 +26,8 @@ from osa_runtime.verification.bisect import Suspicion, _write_part, bisect
 from osa_runtime.verification.inside.eager_parts import EagerParts
 from osa_runtime.verification.inside.onnx_parts import OnnxParts
 from osa_runtime.verification.inside.onnx_slicing import GraphIndex
-from osa_runtime.verification.parts import partition
 from osa_runtime.verification.subject import Subject
-from osa_runtime.verification.unit_checks import Parties, check_parts
+from osa_runtime.verification.unit_checks import Parties, check_parts, partition
 
 Deep = Callable[..., Path]
 Checkpoint = Callable[[str], Path]
@@ -39,8 +38,8 @@ def given(name: str) -> Case:
     generator = np.random.default_rng(0)
     if name == "vit":
         return Case("random", {"batch": 2}, {"images": generator.standard_normal((2, 1, 8, 8)).astype(np.float32)})
-    values = generator.integers(0, 11, (2, 21)) if name == "encoder" else generator.standard_normal((2, 21, 5))
-    feeds = {"tokens": values if name == "encoder" else values.astype(np.float32)}
+    vectors = generator.standard_normal((2, 21, 5)).astype(np.float32)
+    feeds = {"tokens": vectors if name == "normed" else generator.integers(0, 11, (2, 21))}
     return Case("padded", {"batch": 2, "tokens": 21}, feeds | {"mask": np.arange(21) < np.array([[21], [8]])})
 
 
@@ -81,8 +80,15 @@ def test_every_changed_node_is_wrong_in_one_part(name: str, deep: Deep, checkpoi
     assert len(seen) > len(parts) / 3
 
 
-@pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize("name", ["vit", "encoder", "normed"])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *(("vit", kind) for kind in FORMATS),
+        *(("normed", kind) for kind in FORMATS),
+        *(("branching", kind) for kind in ("onnx", "torchscript")),  # a branching pt2: in test_torch_parts.py
+        ("encoder", "pt2"),
+    ],
+)
 def test_honest_parts_are_right_and_complete(name: str, kind: str, deep: Deep, checkpoint: Checkpoint) -> None:
     case = given(name)
     subject = Subject.open(deep(name, format=kind), DeviceOptions(threads=1))
@@ -90,7 +96,7 @@ def test_honest_parts_are_right_and_complete(name: str, kind: str, deep: Deep, c
         results = list(check_parts(parties(subject.model_parts(), checkpoint(name), case), case, Tolerance(1e-5)))
     assert all(result.passed for result in results), results
     names = [result.unit for result in results]
-    last = {"vit": "stack.blocks.2.mlp", "encoder": "stack.blocks.2.mlp", "normed": "stack.norm"}[name]
+    last = "stack.norm" if name == "normed" else "stack.blocks.2.mlp"
     first = "stack.blocks.0.attention_norm" if name == "normed" else "stack.blocks.0.attention"
     assert {f"embed → {first}", f"{last} → head", "embed", "head"} <= set(names)
 
@@ -109,8 +115,14 @@ def roll(positions: torch.Tensor) -> None:
     positions.copy_(positions.roll(1, 1))
 
 
-@pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize("name", ["encoder", "normed"])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *(("normed", kind) for kind in FORMATS),
+        ("encoder", "onnx"),
+        *(pytest.param("encoder", kind, marks=pytest.mark.long) for kind in ("torchscript", "pt2")),
+    ],
+)
 def test_shifted_positions_blame_nobody_else_and_can_be_reproduced_and_mended(
     name: str, kind: str, deep: Deep, checkpoint: Checkpoint, tmp_path: Path
 ) -> None:
@@ -183,6 +195,7 @@ def test_an_overflow_inside_a_part_can_be_reproduced(deep: Deep, checkpoint: Che
     assert reproduced(tmp_path / "repro") == 1
 
 
+@pytest.mark.slow
 def test_scores_that_a_mask_takes_out_of_half_precision_are_no_overflow(tmp_path: Path) -> None:
     """They are -Inf before a softmax, and so on purpose."""
     torch.manual_seed(0)

@@ -66,14 +66,14 @@ def test_a_broken_layer_is_found_and_named(
 def test_a_broken_layer_of_a_sequence_model_is_named(
     inlined: bool, deep: Deep, checkpoint: Checkpoint, tmp_path: Path
 ) -> None:
-    options = {"functions": "inline"} if inlined else {}
+    name, options = ("encoder", {"functions": "inline"}) if inlined else ("branching", {})
     layer = "stack.blocks.2.attention"
     artifact = broken_onnx(
-        deep("encoder", **options),
+        deep(name, **options),
         tmp_path / "broken",
         lambda m: change_weight(m, f"{layer}.project/MatMul.weight", perturb),
     )
-    certificate = judged(artifact, checkpoint("encoder"), tmp_path)
+    certificate = judged(artifact, checkpoint(name), tmp_path)
     assert certificate.bisection is not None
     assert certificate.bisection.alone == layer
 
@@ -204,7 +204,7 @@ def test_a_changed_file_fails_by_its_hash(deep: Deep, checkpoint: Checkpoint, tm
 
 def test_the_unbroken_ones_pass(deep: Deep, checkpoint: Checkpoint, tmp_path: Path) -> None:
     """What the tests above change is what makes them fail."""
-    for name, options in (("vit", {}), ("encoder", {}), ("vit", {"dtype": "fp16"})):
+    for name, options in (("vit", {}), ("branching", {}), ("encoder", {}), ("vit", {"dtype": "fp16"})):
         certificate = judged(deep(name, **options), checkpoint(name), tmp_path)
         assert certificate.passed, certificate.failures()
         assert certificate.bisection is None

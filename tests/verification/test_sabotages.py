@@ -14,6 +14,8 @@ from sabotaged import Bases, Sabotage, accusations
 from sabotages import SABOTAGES
 from structures import Compare, comparing
 
+pytestmark = pytest.mark.slow
+
 # In every run of the tests, by format: whole verifications, and comparisons. A program of torch.export loads slowly.
 USUAL = {"onnx": 8, "torchscript": 5, "pt2": 1, "int8": 2}
 COMPARED = {"pt2": 4}

@@ -23,6 +23,9 @@ from osa_runtime.verification.subject import Subject
 
 Deep = Callable[..., Path]
 QUICK = VerifyOptions(quick=True)
+
+pytestmark = pytest.mark.slow
+
 FACTORY = """
 import torch
 from osa_runtime.nn import OrthogonalSelfAttention

@@ -133,10 +133,9 @@ def change_slope(model: dict) -> None:
 
 
 def change_branch(model: dict) -> None:
-    cond = next(n for n in nodes(model) if n["target"].endswith("cond"))
-    body = next(i["arg"]["as_graph"]["graph"] for i in cond["inputs"] if "as_graph" in i["arg"])
-    node = next(n for n in body["nodes"] if n["target"].endswith("mul.Tensor"))
-    node["target"] = "torch.ops.aten.div.Tensor"
+    bodies = [i["arg"]["as_graph"]["graph"] for n in nodes(model) for i in n["inputs"] if "as_graph" in i["arg"]]
+    node = next(n for body in bodies for n in body["nodes"] if n["target"].endswith("add.Tensor"))
+    node["target"] = "torch.ops.aten.sub.Tensor"
 
 
 def widen_range(model: dict) -> None:
@@ -153,7 +152,7 @@ def drop_guard(model: dict) -> None:
     [
         (negate, "an extra node negated (aten.neg.default) between"),
         (change_slope, "stack.blocks.0.mlp/leaky_relu"),
-        (change_branch, "aten.div.Tensor"),
+        (change_branch, "aten.sub.Tensor"),
         (widen_range, "range_constraints"),
         (drop_guard, "guards_code"),
     ],

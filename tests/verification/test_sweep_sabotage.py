@@ -18,11 +18,13 @@ from osa_runtime.models import EncoderConfig, SkiplessEncoder, SkiplessViT, ViTC
 from osa_runtime.pixels import Standardisation
 from osa_runtime.verification import VerifyOptions, verify
 
+pytestmark = pytest.mark.slow
+
 SIZES: dict[str, Any] = {"dim": 16, "depth": 2, "heads": 2, "alpha": 0.1}
 CONFIGS = {
     "vit": ViTConfig(classes=10, **SIZES),
-    "words": EncoderConfig(classes=3, vocabulary=700, max_length=160, **SIZES),
-    "features": EncoderConfig(classes=3, features=5, max_length=160, **SIZES),
+    "words": EncoderConfig(classes=3, vocabulary=700, max_length=160, form="dense", **SIZES),
+    "features": EncoderConfig(classes=3, features=5, max_length=160, form="dense", **SIZES),
 }
 Node = onnx.NodeProto
 Condition = list[Node]

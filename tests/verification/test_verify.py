@@ -15,8 +15,9 @@ from onnx import helper, numpy_helper
 from torch import Tensor, nn
 
 from handmade_onnx import model, value
+from made_once import export_checkpoint
 from osa_runtime.errors import InputError
-from osa_runtime.exporters import export, export_checkpoint
+from osa_runtime.exporters import export
 from osa_runtime.exporters.eager import Eager
 from osa_runtime.models import EncoderConfig, SkiplessEncoder, SkiplessViT, ViTConfig, save_checkpoint
 from osa_runtime.ops import orthogonal_attention, reference
@@ -24,6 +25,8 @@ from osa_runtime.ops.spectral_norm import spectral_norm
 from osa_runtime.parity.certificate import Certificate
 from osa_runtime.parity.feeds import Case
 from osa_runtime.verification import Run, VerifyOptions, verify
+
+pytestmark = pytest.mark.slow
 
 Made = Callable[..., tuple[Path, Path]]
 ORDINARY = ("random", "constant", "mixed", "parallel")  # in which nothing must be NaN

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from osa_runtime.artifact import TensorSpec
-from osa_runtime.interface import Interface
+from osa_runtime.interface import Interface, TensorSpec
 from osa_runtime.serving.engine.messages import Array
 
 SHORT = 64  # sequences up to this length share a batch whatever their lengths

@@ -8,16 +8,14 @@ import traceback
 from collections.abc import Callable
 
 from osa_runtime.errors import ArtifactError, OsaError
-from osa_runtime.serving.engine.connections import Connections
-from osa_runtime.serving.engine.execution import Job
-from osa_runtime.serving.engine.large_requests import LargeRequests
+from osa_runtime.serving.engine.execution import Job, Tracing
+from osa_runtime.serving.engine.limits import Connections, LargeRequests
 from osa_runtime.serving.engine.messages import InferenceRequest, InferenceResponse
 from osa_runtime.serving.engine.model import ServedModel
 from osa_runtime.serving.engine.model_folders import ModelFolders
 from osa_runtime.serving.engine.repository import Repository
 from osa_runtime.serving.engine.siblings import Siblings
 from osa_runtime.serving.engine.statistics import Snapshot, StatisticsBook
-from osa_runtime.serving.engine.tracing import Tracing
 from osa_runtime.serving.logs import Log
 from osa_runtime.serving.refusals import BadRequest, Refusal, as_refusal
 from osa_runtime.serving.settings import ServerSettings

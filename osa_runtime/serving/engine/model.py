@@ -14,18 +14,19 @@ from typing import Any
 
 import numpy as np
 
-from osa_runtime.artifact import MANIFEST_FILE, Artifact, Manifest
+from osa_runtime.artifact import MANIFEST_FILE, Artifact
 from osa_runtime.errors import ArtifactError
 from osa_runtime.interface import Interface
+from osa_runtime.manifest import Manifest
 from osa_runtime.parity.certificate import CERTIFICATE_FILE
 from osa_runtime.runtime.input_checks import check_finite_inputs, check_inputs
 from osa_runtime.runtime.session import Session, load
 from osa_runtime.sample_inputs import sample_inputs, usual_sizes
 from osa_runtime.serving.engine.batch_plan import BatchPlan
 from osa_runtime.serving.engine.batcher import Batcher
-from osa_runtime.serving.engine.certificates import check_certificate, layer_summary
 from osa_runtime.serving.engine.execution import Job, all_finite
 from osa_runtime.serving.engine.messages import Array
+from osa_runtime.serving.engine.model_folders import check_certificate, layer_summary
 from osa_runtime.serving.engine.statistics import ModelStatistics
 from osa_runtime.serving.refusals import BadRequest
 from osa_runtime.serving.settings import BatchSettings, Limits, ServerSettings

@@ -1,8 +1,10 @@
-"""Folders that hold models, and their versions. No name from a request ever becomes a path.
+"""Folders that hold models, their versions, and the certificates that they may have to have.
 
 ARTIFACT                     the model ARTIFACT's folder name, version 1
 DIR/NAME/manifest.json       the model NAME of a repository, version 1
 DIR/NAME/3/manifest.json     its version 3
+
+No name from a request ever becomes a path.
 """
 
 from __future__ import annotations
@@ -10,9 +12,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from osa_runtime.artifact import MANIFEST_FILE
-from osa_runtime.errors import ArtifactError, InputError
+from osa_runtime.artifact import MANIFEST_FILE, Artifact
+from osa_runtime.errors import ArtifactError, InputError, OsaError
+from osa_runtime.parity.certificate import CERTIFICATE_FILE, Certificate, read_certificate
+from osa_runtime.parity.signing import files_objection, folder_objection, objection
 from osa_runtime.recognition import not_an_artifact
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -86,3 +91,58 @@ def _by_name(artifacts: Sequence[Path]) -> dict[str, Path]:
             raise InputError(f"{path} and {found[name]} have the same name {name}; rename one of them.")
         found[name] = path
     return found
+
+
+REMEDY = "Run `osa verify ARTIFACT --against CHECKPOINT --certify`, or serve it without require_certificate=True."
+
+SIGN = "Sign it with `osa verify ARTIFACT --against CHECKPOINT --certify --sign KEY`."
+
+
+def check_certificate(artifact: Artifact, trusted_keys: Sequence[Path] = ()) -> None:
+    """Raise unless a certificate next to the model says that it is right, and was made for these very files.
+
+    Where there are trusted keys, one of them must have signed it. Its hashes are compared with the manifest's here, and
+    the files with the manifest's when they are loaded.
+    """
+    path = artifact.folder / CERTIFICATE_FILE
+    certificate = read_certificate(path)
+    reason = objection(certificate) or files_objection(certificate, artifact) or folder_objection(artifact)
+    if reason is not None:
+        raise ArtifactError(f"{path} is not enough to serve the model: {reason}. {REMEDY}")
+    if trusted_keys:
+        from osa_runtime.parity.signing import check_signature, read_public_key
+
+        try:
+            check_signature(certificate, [read_public_key(key) for key in trusted_keys])
+        except ArtifactError as error:
+            raise ArtifactError(f"{path} is not enough to serve the model: {error} {SIGN}") from error
+
+
+def check_keys(paths: Sequence[Path]) -> None:
+    """When a server starts: each must be a public key."""
+    if paths:
+        from osa_runtime.parity.signing import read_public_key
+
+        for path in paths:
+            read_public_key(path)
+
+
+def layer_summary(artifact: Artifact) -> list[dict[str, Any]]:
+    """The orthogonality of each layer, as the certificate has it; empty where there is none of these files."""
+    try:
+        certificate = read_certificate(artifact.folder / CERTIFICATE_FILE)
+    except OsaError:
+        return []
+    return _worst_by_layer(certificate) if files_objection(certificate, artifact) is None else []
+
+
+def _worst_by_layer(certificate: Certificate) -> list[dict[str, Any]]:
+    worst: dict[str, dict[str, Any]] = {}
+    for layer in certificate.layers:
+        if layer.party != "artifact" or not layer.heads:
+            continue
+        entry = worst.setdefault(layer.layer, {"layer": layer.layer, "defect": 0.0, "norm": 0.0, "squarings": 0})
+        entry["defect"] = max(entry["defect"], *(head.defect or 0.0 for head in layer.heads))
+        entry["norm"] = max(entry["norm"], *(head.norm or 0.0 for head in layer.heads))
+        entry["squarings"] = max(entry["squarings"], layer.squarings)
+    return list(worst.values())

@@ -1,4 +1,4 @@
-"""The handlers that grpc.aio calls: who may ask, how long a peer may take, and what becomes of errors.
+"""The handlers that grpc.aio calls, ``grpc.health.v1`` among them: who may ask, the time of a peer, errors.
 
 Messages arrive as bytes, and every call as a stream: so the token is checked before a message is read, the time of
 reading is limited, and parsing can leave the event loop.
@@ -17,21 +17,24 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from osa_runtime.serving.engine.engine import Engine
-from osa_runtime.serving.engine.large_requests import LARGE
-from osa_runtime.serving.grpc.health import HEALTH, WHOLE, GrpcHealth
+from osa_runtime.serving.engine.limits import LARGE
 from osa_runtime.serving.grpc.messages import parse_message
 from osa_runtime.serving.grpc.service import OPEN_CALLS, SERVICE, GrpcService, Metadata
 from osa_runtime.serving.guard import Guard
-from osa_runtime.serving.refusals import LONGEST_NAME, BadRequest, TooLarge, TooSlow, Unavailable, Unsupported
+from osa_runtime.serving.refusals import LONGEST_NAME, BadRequest, NotFound, TooLarge, TooSlow, Unavailable, Unsupported
 
 IDLE = 75.0  # seconds that a stream may be silent, as a connection of REST
 LAST_MESSAGES = 0.25  # seconds after the server began to stop, for what a stream has sent by then
 MOST_METADATA = 100
 LONGEST_ERROR = 1000  # characters; it travels in a header
+HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+PERIOD = 0.2  # seconds between two looks for those who watch
+WHOLE = frozenset({"", SERVICE})  # names of the server; all others are models
 CHECK = f"{HEALTH}/Check"
 # The messages of both versions are the same; newer tools ask for v1 first.
 REFLECTIONS = (reflection.SERVICE_NAME, "grpc.reflection.v1.ServerReflection")
 
+Status = health_pb2.HealthCheckResponse
 Unary = Callable[[bytes, Metadata], Awaitable[Any]]
 Streaming = Callable[[AsyncIterator[bytes], Metadata], AsyncGenerator[Any, None]]
 
@@ -187,3 +190,37 @@ def _read_control(kind: Any, content: bytes) -> Any:
     if len(content) > LARGE:
         raise TooLarge(f"The message has {len(content)} bytes, expected at most {LARGE}.")
     return parse_message(kind, content, LARGE)
+
+
+class GrpcHealth:
+    """Answers to probes and load balancers, as ``/v2/health/ready`` and ``/v2/models/NAME/ready`` have them."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def check(self, message: Any) -> Any:
+        status = self._status(message.service)
+        if status == Status.SERVICE_UNKNOWN:
+            raise NotFound(f"{message.service[:LONGEST_NAME]!r} is not a model of this server.")
+        return Status(status=status)
+
+    async def watch(self, message: Any) -> AsyncIterator[Any]:
+        """The status now and whenever it changes; a server that stops says so and ends."""
+        last, stopping = None, False
+        while not stopping:
+            status, stopping = self._status(message.service), self._engine.stopping
+            if status != last:
+                yield Status(status=status)
+                last = status
+            await asyncio.sleep(PERIOD)
+
+    def _status(self, name: str) -> Any:
+        if name in WHOLE:
+            return Status.SERVING if self._engine.ready else Status.NOT_SERVING
+        if not self._engine.repository.knows(name):
+            return Status.SERVICE_UNKNOWN
+        try:
+            self._engine.repository.find(name)
+        except NotFound:
+            return Status.NOT_SERVING
+        return Status.NOT_SERVING if self._engine.stopping else Status.SERVING

@@ -12,15 +12,20 @@ from tritonclient.grpc import service_pb2 as pb
 
 from osa_runtime.errors import OsaError
 from osa_runtime.serving.engine.engine import Engine
-from osa_runtime.serving.engine.large_requests import LARGE
+from osa_runtime.serving.engine.limits import LARGE
 from osa_runtime.serving.engine.messages import InferenceRequest
 from osa_runtime.serving.engine.model import ServedModel
 from osa_runtime.serving.engine.repository import check_load_parameters
-from osa_runtime.serving.grpc.inference import read_grpc_parameters, read_grpc_request, write_grpc_response
-from osa_runtime.serving.grpc.messages import is_packed, parse_message
+from osa_runtime.serving.grpc.messages import (
+    is_packed,
+    parse_message,
+    read_grpc_parameters,
+    read_grpc_request,
+    write_grpc_response,
+)
 from osa_runtime.serving.guard import Guard
 from osa_runtime.serving.protocol import descriptions
-from osa_runtime.serving.protocol.request_checks import LONGEST_ID, CheckShapes
+from osa_runtime.serving.protocol.requests import LONGEST_ID, CheckShapes
 from osa_runtime.serving.refusals import NotFound, Refusal, as_refusal
 
 SERVICE = "inference.GRPCInferenceService"

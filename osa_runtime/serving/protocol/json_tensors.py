@@ -48,7 +48,7 @@ def read_json_tensor(name: str, data: memoryview, datatype: str, shape: tuple[in
     for piece in () if empty else _pieces(data):
         try:
             values = LISTS[target.kind].decode(b"[%b]" % piece.translate(None, BRACKETS))
-        except (ValueError, RecursionError) as error:
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise _wrong_type(name, datatype, target) from error
         if start + len(values) > total:
             break

@@ -19,14 +19,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from osa_runtime.errors import OsaError
 from osa_runtime.serving.engine.engine import Answer, Engine
 from osa_runtime.serving.engine.execution import Job
-from osa_runtime.serving.engine.large_requests import LARGE
+from osa_runtime.serving.engine.limits import LARGE
 from osa_runtime.serving.engine.messages import InferenceRequest
 from osa_runtime.serving.guard import PROBES, Guard
-from osa_runtime.serving.protocol.compression import compress
+from osa_runtime.serving.protocol.requests import compress
 from osa_runtime.serving.refusals import BadRequest, Refusal, as_refusal
-from osa_runtime.serving.rest.body import Body, replay
+from osa_runtime.serving.rest.body import Body, Headers, replay, write_error, write_response
 from osa_runtime.serving.rest.request import RequestHead, read_head, read_request
-from osa_runtime.serving.rest.response import Headers, write_error, write_response
 from osa_runtime.serving.rest.routes import RestRoutes, json_response
 
 CONTROL_BODY = 64 << 10  # bytes; requests other than inference are small

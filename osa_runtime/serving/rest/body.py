@@ -1,11 +1,16 @@
-"""The body of an ASGI request, read when it is wanted and no further than the limit."""
+"""The bodies of REST: a request's, read no further than the limit, and the answer's, JSON and then raw bytes."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import orjson
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive
 
-from osa_runtime.serving.refusals import TooLarge
+from osa_runtime.serving.engine.messages import Array, InferenceRequest, InferenceResponse
+from osa_runtime.serving.protocol.tensors import BYTES, NAME_OF_DTYPE, classify, write_binary_tensor, write_byte_strings
+from osa_runtime.serving.refusals import Refusal, TooLarge
 
 
 class Body:
@@ -62,3 +67,62 @@ def replay(content: bytes | bytearray) -> Receive:
 
 def body_too_large(limit: int) -> TooLarge:
     return TooLarge(f"The body has more than {limit} bytes, the limit of this server for such a request.")
+
+
+Headers = list[tuple[bytes, bytes]]
+JSON_TYPE = (b"content-type", b"application/json")
+BINARY_TYPE = (b"content-type", b"application/octet-stream")
+
+
+def write_response(request: InferenceRequest, response: InferenceResponse) -> tuple[Headers, bytes]:
+    outputs: list[dict[str, Any]] = []
+    chunks = [b""]
+    if request.outputs:
+        wanted = [(o.name, o.binary, o.classes) for o in request.outputs]
+    else:
+        wanted = [(name, request.binary, 0) for name in response.outputs]
+    for name, binary, classes in wanted:
+        array = response.outputs[name]
+        array = classify(name, array, classes, response.class_names) if classes else array
+        entry: dict[str, Any] = {
+            "name": name,
+            "datatype": NAME_OF_DTYPE.get(array.dtype, BYTES),
+            "shape": array.shape,
+        }
+        if binary:
+            data = write_byte_strings(array) if classes else write_binary_tensor(array)
+            entry["parameters"] = {"binary_data_size": len(data)}
+            chunks.append(data)
+        else:
+            entry["data"] = _json_data(array)
+        outputs.append(entry)
+    return _join(_fields(response, outputs), chunks)
+
+
+def write_error(refusal: Refusal) -> tuple[Headers, bytes]:
+    headers = [JSON_TYPE]
+    if refusal.retry_after is not None:
+        headers.append((b"retry-after", str(refusal.retry_after).encode()))
+    if refusal.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    return headers, orjson.dumps({"error": str(refusal)})
+
+
+def _fields(response: InferenceResponse, outputs: list[dict[str, Any]]) -> dict[str, Any]:
+    fields: dict[str, Any] = {"model_name": response.model, "model_version": response.version, "outputs": outputs}
+    return {"id": response.id} | fields if response.id else fields
+
+
+def _join(fields: dict[str, Any], chunks: list[bytes]) -> tuple[Headers, bytes]:
+    header = orjson.dumps(fields, option=orjson.OPT_SERIALIZE_NUMPY)
+    if len(chunks) == 1:
+        return [JSON_TYPE], header
+    chunks[0] = header
+    return [BINARY_TYPE, (b"inference-header-content-length", str(len(header)).encode())], b"".join(chunks)
+
+
+def _json_data(array: Array) -> Any:
+    if array.dtype.kind == "O":
+        return [text.decode() for text in array.ravel()]
+    # orjson writes an array as it lies in memory
+    return array.ravel()

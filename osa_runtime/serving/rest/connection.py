@@ -18,11 +18,11 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from osa_runtime.serving.engine.connections import LINGER, Connections
 from osa_runtime.serving.engine.engine import Answer
 from osa_runtime.serving.engine.execution import Job
+from osa_runtime.serving.engine.limits import LINGER, Connections
 from osa_runtime.serving.refusals import BadRequest, HeadTooLarge, Refusal, TooSlow
-from osa_runtime.serving.rest.response import write_error
+from osa_runtime.serving.rest.body import write_error
 
 MAX_HEAD = 64 << 10  # bytes
 MAX_HEADERS = 100

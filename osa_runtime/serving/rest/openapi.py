@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from osa_runtime import __version__
-from osa_runtime.serving.protocol.request_checks import LONGEST_ID
+from osa_runtime.serving.protocol.requests import LONGEST_ID
 from osa_runtime.serving.protocol.tensors import BYTES, DTYPES
 
 

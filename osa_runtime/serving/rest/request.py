@@ -13,17 +13,18 @@ import msgspec
 from msgspec import Raw
 
 from osa_runtime.serving.engine.messages import Array, InferenceRequest, Parameter, RequestedOutput
-from osa_runtime.serving.protocol.compression import accepted_encoding, decompress
 from osa_runtime.serving.protocol.json_tensors import read_json_tensor
-from osa_runtime.serving.protocol.request_checks import (
+from osa_runtime.serving.protocol.requests import (
     MAX_TENSORS,
     CheckShapes,
+    accepted_encoding,
     check_count,
     check_id,
     check_input,
     check_output,
     check_outputs,
     check_shape,
+    decompress,
 )
 from osa_runtime.serving.protocol.tensors import NUMPY_NAMES, read_binary_tensor
 from osa_runtime.serving.refusals import LONGEST_NAME, BadRequest, shown
@@ -183,7 +184,7 @@ def _read_body(text: bytes | bytearray) -> _Body:
             if f"$.{where}" in str(error):
                 raise BadRequest(f"{where} must be a list of objects: {error}.") from error
         raise BadRequest(f"The body is JSON of another type: {error}; expected an object.") from error
-    except (ValueError, RecursionError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:  # not ValueErrors before msgspec 0.21
         raise BadRequest(f"The body is not valid JSON: {error}.") from error
 
 
@@ -198,7 +199,7 @@ def _value(raw: Raw, what: str, decoder: msgspec.json.Decoder[Any] = ANYTHING) -
         return decoder.decode(raw)
     except msgspec.ValidationError as error:
         raise BadRequest(f"{what} must be an object of strings, numbers, true and false.") from error
-    except (ValueError, RecursionError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:  # not ValueErrors before msgspec 0.21
         raise BadRequest(f"{what} is not valid JSON: {error}.") from error
 
 

@@ -15,7 +15,7 @@ from osa_runtime.nn import IsometricMLP
 from osa_runtime.nn.projection import ProjectedAttention
 from osa_runtime.ops import attention
 from osa_runtime.ops.interception import intercept
-from osa_runtime.parity.sensitivity import moved
+from osa_runtime.parity.tolerances import moved
 from osa_runtime.verification.inside.model_parts import Array, Calls, Core, Glue, ModelParts
 
 Inputs = tuple[Array, ...]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
@@ -142,3 +142,15 @@ def is_closed(kind: str, children: Iterable[str]) -> bool:
 
 def _bare(kind: str) -> str:
     return kind.rpartition(".")[2]
+
+
+T = TypeVar("T")
+
+BUDGET = 256 * 2**20  # bytes
+
+
+def chunks(things: Sequence[T], bytes_each: int, budget: int = BUDGET) -> Iterator[tuple[T, ...]]:
+    """Work in pieces, so that the values held at one time stay within a budget at any depth of the model."""
+    size = max(1, budget // max(1, bytes_each))
+    for start in range(0, len(things), size):
+        yield tuple(things[start : start + size])

@@ -15,9 +15,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import RunError
 from osa_runtime.exporters.functions import DOMAIN
+from osa_runtime.interface import TensorSpec
 from osa_runtime.manifest import AttentionCall
 from osa_runtime.onnx_files import input_specs, read_onnx, readable_errors, reads
 from osa_runtime.runtime.onnx_session import EXTERNAL_DATA_FOLDER, error_text
@@ -25,6 +25,7 @@ from osa_runtime.runtime.session import Session
 from osa_runtime.verification.inside.model_parts import Array, Calls, Core, Glue, ModelParts, Written
 from osa_runtime.verification.inside.onnx_slicing import GraphIndex
 
+MOST_KEPT, MOST_KEPT_WEIGHTS = 32, 2**20  # sessions of parts, and the weights of a model of which more than one is kept
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
 
 
@@ -54,7 +55,7 @@ class OnnxParts(ModelParts):
         self._boundaries = _boundaries(self._index, self._calls)
         self.units = tuple(self._boundaries)
         self.attentions = tuple(sorted(self._calls, key=lambda name: self._index.maker[self._calls[name].output]))
-        self._latest: tuple[tuple[tuple[str, ...], tuple[str, ...]], Any] | None = None
+        self._sessions: dict[tuple[tuple[str, ...], tuple[str, ...]], Any] = {}
 
     @classmethod
     def of(cls, session: Session, threads: int | None) -> Self:
@@ -198,7 +199,7 @@ class OnnxParts(ModelParts):
         return Written("unit.onnx", {value.name: values[value.name] for value in model.graph.input})
 
     def close(self) -> None:
-        self._latest = None
+        self._sessions.clear()
 
     def _named(self, call: AttentionCall) -> dict[str, str]:
         """q, k, v, scale, mask and out by their names in the graph; a scale that is a constant is left out."""
@@ -231,13 +232,12 @@ class OnnxParts(ModelParts):
             raise RunError(f"ONNX Runtime failed in a part of the model ({where}): {error_text(error)}") from error
 
     def _session(self, known: tuple[str, ...], wanted: tuple[str, ...]) -> Any:
-        """One session is kept: the same part is often run several times in a row."""
-        if self._latest is not None and self._latest[0] == (known, wanted):
-            return self._latest[1]
-        self._latest = None
-        session = self._start(self._index.slice(known, list(wanted)))
-        self._latest = ((known, wanted), session)
-        return session
+        """The same part runs for many cases: sessions are kept, but only the last one of a large model."""
+        if (known, wanted) not in self._sessions:
+            if self._index.weight_count > MOST_KEPT_WEIGHTS or len(self._sessions) == MOST_KEPT:
+                self._sessions.clear()
+            self._sessions[known, wanted] = self._start(self._index.slice(known, list(wanted)))
+        return self._sessions[known, wanted]
 
     def _start(self, model: onnx.ModelProto) -> Any:
         import onnxruntime

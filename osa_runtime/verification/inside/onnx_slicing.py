@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 
 import onnx
 from onnx import TensorProto, helper
 
-from osa_runtime.onnx_files import reads
+from osa_runtime.onnx_files import between, makers, reads
 
 LARGEST_KEPT = 1024  # bytes; shape inference reads small constants, and large ones only cost memory
 
@@ -19,21 +20,15 @@ class GraphIndex:
         self.model = model
         self.nodes = list(model.graph.node)
         self.weights = {tensor.name: tensor for tensor in model.graph.initializer}
+        self.weight_count = sum(math.prod(tensor.dims) for tensor in model.graph.initializer)
         self.inputs = [value.name for value in model.graph.input if value.name not in self.weights]
-        self.maker = {name: index for index, node in enumerate(self.nodes) for name in node.output if name}
+        self.maker = makers(self.nodes)
         self.types = _value_types(model)
         self.constants = self._constants()
 
     def between(self, known: Collection[str], wanted: Sequence[str]) -> set[int]:
         """The nodes that are needed for ``wanted`` when ``known`` is given."""
-        found: set[int] = set()
-        waiting = [name for name in wanted if name not in known]
-        while waiting:
-            index = self.maker.get(waiting.pop())
-            if index is not None and index not in found:
-                found.add(index)
-                waiting += [name for name in reads(self.nodes[index]) if name not in known]
-        return found
+        return between(self.nodes, self.maker, known, wanted)
 
     def _constants(self) -> set[str]:
         """The weights, and the values computed from nothing else."""
@@ -77,10 +72,10 @@ class GraphIndex:
         too, unless the cut is True: then a unit computes it. The outputs are in the order of ``wanted``.
         """
         made = [name for name in wanted if name in self.maker and not cuts.get(name)]
-        makers = {self.maker[name] for name in made}
-        makers |= self.between(cuts, [name for i in makers for name in reads(self.nodes[i]) if name not in cuts])
+        kept = {self.maker[name] for name in made}
+        kept |= self.between(cuts, [name for i in kept for name in reads(self.nodes[i])])
         given = {name: f"given/{name}" for name in cuts}
-        nodes = [_renamed(self.nodes[index], given) for index in sorted(makers)]
+        nodes = [_renamed(self.nodes[index], given) for index in sorted(kept)]
         passed_on = {name: f"same/{name}" for name in wanted if name not in made}
         nodes += [helper.make_node("Identity", [given.get(old, old)], [new]) for old, new in passed_on.items()]
         read = {name for node in nodes for name in reads(node)}
@@ -96,7 +91,9 @@ class GraphIndex:
     def _model(self, graph: onnx.GraphProto) -> onnx.ModelProto:
         model = onnx.ModelProto(ir_version=self.model.ir_version, producer_name="osa-runtime", graph=graph)
         model.opset_import.extend(self.model.opset_import)
-        model.functions.extend(self.model.functions)
+        # Reading the functions takes ten times as long as a part without any call of them.
+        if any(node.domain or any(value.HasField("g") for value in node.attribute) for node in graph.node):
+            model.functions.extend(self.model.functions)
         return model
 
     def value_info(self, name: str) -> onnx.ValueInfoProto:

@@ -9,14 +9,14 @@ from typing import Self
 import numpy as np
 import torch
 from torch import Tensor
-from torch.fx import Node
+from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
 from osa_runtime.errors import InputError
 from osa_runtime.exporters.examples import Examples
 from osa_runtime.exporters.pt2_export import save_pt2
 from osa_runtime.runtime.session import Session
-from osa_runtime.runtime.torch_files import read_pt2
+from osa_runtime.runtime.torch_session import TorchSession, read_pt2
 from osa_runtime.steps import Progress
 from osa_runtime.verification.inside.model_parts import Array, Calls, Core, Glue, ModelParts, Written
 from osa_runtime.verification.inside.pt2_attention import Attention, Unit, find_attention, find_regions, find_units
@@ -25,9 +25,10 @@ from osa_runtime.verification.inside.torch_arrays import check_known, ordered, r
 
 
 class Pt2Parts(ModelParts):
-    def __init__(self, path: Path, input_names: Sequence[str]) -> None:
+    def __init__(self, path: Path, input_names: Sequence[str], whole: GraphModule | None = None) -> None:
+        """``whole`` is the program where it is loaded already; its graph is only read."""
         self._path, self._input_names = path, tuple(input_names)
-        self._whole, _ = read_pt2(torch, path, "cpu")
+        self._whole = whole or read_pt2(torch, path, "cpu")[0]
         graph = self._whole.graph
         regions = find_regions(graph)
         self._units = find_units(graph, regions)
@@ -38,7 +39,9 @@ class Pt2Parts(ModelParts):
 
     @classmethod
     def of(cls, session: Session, _: int | None) -> Self:
-        return cls(session.path, [spec.name for spec in session.inputs])
+        assert isinstance(session, TorchSession)
+        whole = session.module if session.placement.device == "cpu" else None
+        return cls(session.path, [spec.name for spec in session.inputs], whole)
 
     def outputs_of(self, units: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
         check_known(units, self.units, self._path)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from osa_runtime.errors import InputError, OsaError, RunError
+from osa_runtime.runtime.torch_session import cause_of
 from osa_runtime.verification.inside.model_parts import Array
 
 
@@ -45,10 +46,4 @@ def running(path: Path, what: str) -> Iterator[None]:
     except OsaError:
         raise
     except Exception as error:
-        raise RunError(f"torch failed while it ran {what} of {path}: {_cause(error)}") from error
-
-
-def _cause(error: Exception) -> str:
-    """The cause of an error: TorchScript puts it last, after two tracebacks; others put it first."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    return lines[-1] if "Traceback of TorchScript" in str(error) else lines[0]
+        raise RunError(f"torch failed while it ran {what} of {path}: {cause_of(error)}") from error

@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 
 from osa_runtime.runtime.session import Session
-from osa_runtime.runtime.torch_files import read_torchscript
+from osa_runtime.runtime.torch_session import read_torchscript
 from osa_runtime.steps import quiet
 from osa_runtime.verification.inside.model_parts import Array, Calls, Core, Glue, ModelParts, Written
 from osa_runtime.verification.inside.script_calls import ScriptCalls

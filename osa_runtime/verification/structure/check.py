@@ -10,12 +10,13 @@ from pathlib import Path
 
 from torch import nn
 
-from osa_runtime.artifact import Artifact, Manifest
+from osa_runtime.artifact import Artifact
 from osa_runtime.errors import ArtifactError
 from osa_runtime.exporters.folding import prepared
 from osa_runtime.exporters.manifest_entries import versions
 from osa_runtime.exporters.settings import ExportSettings
 from osa_runtime.formats import FORMATS
+from osa_runtime.manifest import Manifest
 from osa_runtime.parity.certificate import STRUCTURE_CHECK, Check
 from osa_runtime.verification.expectation import Expectation
 from osa_runtime.verification.rounded_weights import rounded
@@ -24,10 +25,10 @@ from osa_runtime.verification.structure.graph import Array, MalformedGraphError,
 from osa_runtime.verification.structure.manifests import (
     OF_REFERENCE,
     attention_differences,
+    check_ranges,
     guessed_manifest,
     manifest_differences,
 )
-from osa_runtime.verification.structure.recorded_ranges import check_ranges
 from osa_runtime.verification.subject import Subject
 
 EXPORTING = ("osa-runtime", "torch", "onnx", "onnxscript", "onnx-ir", "numpy")  # packages whose versions shape a graph

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from osa_runtime.runtime.torch_archives import refuse_ambiguous
 
 Array = NDArray[Any]
 Operator = tuple[str, ...]
@@ -106,3 +110,18 @@ def digest(*parts: Any) -> bytes:
         found.update(len(encoded).to_bytes(8, "big"))
         found.update(encoded)
     return found.digest()
+
+
+def read_entries(path: Path) -> dict[str, bytes]:
+    """The entries by name, without the folder that all of them are in."""
+    try:
+        refuse_ambiguous(path)
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            contents = {name: archive.read(name) for name in names}
+    except (OSError, ValueError, NotImplementedError, RuntimeError, zipfile.BadZipFile) as error:
+        raise MalformedGraphError(f"{path.name} cannot be read as an archive: {error}") from error
+    roots = {name.partition("/")[0] for name in names}
+    if len(roots) != 1:
+        raise MalformedGraphError(f"{path.name} has several folders: {', '.join(sorted(roots))}")
+    return {name.partition("/")[2]: content for name, content in contents.items()}

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from osa_runtime.verification.structure.archives import read_entries
 from osa_runtime.verification.structure.graph import (
     Array,
     Fact,
@@ -25,6 +24,7 @@ from osa_runtime.verification.structure.graph import (
     content_fact,
     digest,
     fact,
+    read_entries,
 )
 
 PROGRAM = "models/model.json"

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from osa_runtime.exporters.script_archive import in_order, is_code, is_needed
-from osa_runtime.verification.structure.archives import read_entries
+from osa_runtime.exporters.torchscript_export import in_order, is_code, is_needed
 from osa_runtime.verification.structure.graph import (
     Array,
     Fact,
@@ -25,6 +24,7 @@ from osa_runtime.verification.structure.graph import (
     content_fact,
     digest,
     fact,
+    read_entries,
 )
 
 STORAGES = {

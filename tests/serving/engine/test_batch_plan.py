@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from osa_runtime.artifact import TensorSpec
-from osa_runtime.interface import Interface
+from osa_runtime.interface import Interface, TensorSpec
 from osa_runtime.serving.engine.batch_plan import BatchPlan, Extent
 
 

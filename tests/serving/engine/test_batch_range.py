@@ -18,6 +18,8 @@ from osa_runtime.serving.logs import Log
 from osa_runtime.serving.settings import BatchSettings, ServerSettings
 from small_models import feeds
 
+pytestmark = pytest.mark.slow
+
 
 def limited(source: Path, target: Path, limits: dict[str, int]) -> Path:
     """A copy whose manifest says that the batch axis has this range."""

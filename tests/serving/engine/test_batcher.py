@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from osa_runtime.artifact import TensorSpec
 from osa_runtime.errors import RunError
-from osa_runtime.interface import Interface
+from osa_runtime.interface import Interface, TensorSpec
 from osa_runtime.serving.engine.batch_plan import BatchPlan
 from osa_runtime.serving.engine.batcher import BRIEF, BRIEF_ALONE, Batcher
 from osa_runtime.serving.engine.execution import Job, NonFiniteError

@@ -16,7 +16,7 @@ from certificates import certificate_of, certify
 from osa_runtime.artifact import Artifact, describe_files, sha256
 from osa_runtime.errors import ArtifactError, InputError, OsaError
 from osa_runtime.parity.certificate import Check, HeadResult, LayerResult
-from osa_runtime.parity.trust import STANDARD
+from osa_runtime.parity.signing import STANDARD
 from osa_runtime.serving.engine.model import open_model, read_fingerprint
 from osa_runtime.serving.settings import ServerSettings
 from serving_process import ServerProcess

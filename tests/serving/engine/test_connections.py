@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from osa_runtime.serving.engine.connections import MAX_REFUSED, Connections
+from osa_runtime.serving.engine.limits import MAX_REFUSED, Connections
 from osa_runtime.serving.grpc.server import SPARE
 from serving_process import ServerProcess
 

@@ -8,9 +8,11 @@ import time
 
 import pytest
 
-from osa_runtime.serving.engine import large_requests
-from osa_runtime.serving.engine.large_requests import AHEAD, AT_ONCE, LargeRequests
+from osa_runtime.serving.engine import limits
+from osa_runtime.serving.engine.limits import AHEAD, AT_ONCE, LargeRequests
 from osa_runtime.serving.refusals import TooSlow, Unavailable
+
+pytestmark = pytest.mark.slow
 
 
 def test_the_event_loop_goes_on_while_one_is_read_after_the_other() -> None:
@@ -81,8 +83,8 @@ def test_messages_that_have_come_and_wait_are_limited_and_leave_their_place() ->
 def test_a_slow_body_loses_its_room_when_others_wait(
     monkeypatch: pytest.MonkeyPatch, rate: float, fast_enough: bool
 ) -> None:
-    monkeypatch.setattr(large_requests, "PATIENCE", 0.05)
-    monkeypatch.setattr(large_requests, "RATE", 1000)
+    monkeypatch.setattr(limits, "PATIENCE", 0.05)
+    monkeypatch.setattr(limits, "RATE", 1000)
 
     async def main() -> None:
         large = LargeRequests(10)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from osa_runtime.serving.engine.engine import Engine
+from osa_runtime.serving.engine.execution import Tracing
 from osa_runtime.serving.engine.messages import InferenceRequest
-from osa_runtime.serving.engine.tracing import Tracing
 from osa_runtime.serving.logs import Log
 from osa_runtime.serving.refusals import BadRequest
 from osa_runtime.serving.settings import ServerSettings

@@ -14,10 +14,16 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 from tritonclient.grpc import service_pb2 as pb
 
-from osa_runtime.serving.engine.large_requests import LARGE
+from osa_runtime.serving.engine.limits import LARGE
 from osa_runtime.serving.engine.messages import InferenceRequest, InferenceResponse, RequestedOutput
-from osa_runtime.serving.grpc.inference import read_grpc_request, write_grpc_response
-from osa_runtime.serving.grpc.messages import TYPED, Parts, is_packed, parse_message
+from osa_runtime.serving.grpc.messages import (
+    TYPED,
+    Parts,
+    is_packed,
+    parse_message,
+    read_grpc_request,
+    write_grpc_response,
+)
 from osa_runtime.serving.refusals import BadRequest, Refusal, TooLarge
 from protobuf_fields import field
 

@@ -21,6 +21,8 @@ from osa_runtime.artifact import sha256
 from serving_process import ServerProcess
 from small_models import feeds
 
+pytestmark = pytest.mark.slow
+
 Exported = Callable[[str, str], Path]
 IMAGES = feeds("vit", 1)["images"]
 TENSOR = {"name": "images", "datatype": "FP32", "shape": [1, 1, 8, 8], "data": IMAGES.ravel().tolist()}

@@ -20,6 +20,8 @@ from osa_runtime import load
 from serving_process import ServerProcess
 from small_models import feeds
 
+pytestmark = pytest.mark.slow
+
 grpcclient = pytest.importorskip("tritonclient.grpc")
 from tritonclient.utils import InferenceServerException  # noqa: E402 - after the skip
 

@@ -21,6 +21,8 @@ import pytest
 from osa_runtime.serving.engine.statistics import ModelStatistics, Phases, Snapshot
 from serving_process import ServerProcess
 
+pytestmark = pytest.mark.slow
+
 BODY = {"inputs": [{"name": "images", "datatype": "FP32", "shape": [1, 1, 8, 8], "data": [0.5] * 64}]}
 Exported = Callable[[str, str], Path]
 

@@ -18,6 +18,8 @@ from osa_runtime.runtime.session import load
 from serving_process import ServerProcess
 from small_models import CLASSES, export_named
 
+pytestmark = pytest.mark.slow
+
 ROWS = np.eye(4, dtype=np.float32)
 DRAW = """
 const make = (tag, fields, ...inside) => ({...fields, inside, append(...more) { this.inside.push(...more); }});

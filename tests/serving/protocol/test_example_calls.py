@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from osa_runtime.artifact import TensorSpec
-from osa_runtime.interface import Interface
-from osa_runtime.serving.protocol.example_calls import example_calls, example_inputs
+from osa_runtime.interface import Interface, TensorSpec
+from osa_runtime.serving.protocol.descriptions import example_calls, example_inputs
 from serving_process import ServerProcess
 
 ODD = 'it\'s "$HOME" `ls` \\'

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from osa_runtime.serving.engine.messages import InferenceRequest, InferenceResponse
 from osa_runtime.serving.protocol.tensors import NUMPY_NAMES
 from osa_runtime.serving.refusals import BadRequest, Refusal, TooLarge
+from osa_runtime.serving.rest.body import write_response
 from osa_runtime.serving.rest.request import RequestHead, read_request
-from osa_runtime.serving.rest.response import write_response
 from osa_runtime.serving.settings import Limits
 
 LIMITS = Limits(body=100_000, tensor=10_000)

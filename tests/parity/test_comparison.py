@@ -1,13 +1,54 @@
-"""Metrics against definitions written out by hand, and at the ends of each type."""
+"""An output is compared by type, shape, finite values and distance, and the distance is measured in several ways."""
 
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
 
-from osa_runtime.parity import Metrics, compare, measure
+from osa_runtime.parity import Metrics, compare_arrays, measure, relative_tolerance
+
+ONES = np.ones(4, dtype=np.float32)
+
+
+def test_equal_outputs_pass() -> None:
+    assert compare_arrays(ONES, ONES.copy(), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("actual", "reason"),
+    [
+        (ONES.astype(np.float64), "type float64, expected float32"),
+        (np.ones(5, dtype=np.float32), r"shape \(5,\), expected \(4,\)"),
+        (np.array([1, np.nan, 1, 1], dtype=np.float32), "1 of 4 values of the output are NaN or Inf"),
+        (np.array([1, np.inf, 1, 1], dtype=np.float32), "1 of 4 values of the output are NaN or Inf"),
+        (ONES * np.float32(1.1), "relative error 0.1, tolerance 0.01"),
+    ],
+    ids=["type", "shape", "nan", "inf", "value"],
+)
+def test_failures_say_why(actual: np.ndarray, reason: str) -> None:
+    result = compare_arrays(actual, ONES, 0.01)
+    assert not result
+
+    assert re.search(reason, result.reason)
+
+
+def test_nan_on_both_sides_fails() -> None:
+    broken = np.full(3, np.nan, dtype=np.float32)
+    assert not compare_arrays(broken, broken, 1.0)
+
+
+def test_the_needed_tolerance_is_reported() -> None:
+    result = compare_arrays(ONES * np.float32(1.5), ONES, 0.1)
+    assert compare_arrays(ONES * np.float32(1.5), ONES, result.error)
+
+
+def test_tolerances_grow_with_depth_and_type() -> None:
+    assert relative_tolerance("onnx", "fp32", 2) < relative_tolerance("onnx", "fp32", 20)
+    assert relative_tolerance("onnx", "fp32", 2) < relative_tolerance("onnx", "fp16", 2)
+
 
 DTYPES = [np.float16, np.float32, np.float64]
 
@@ -49,7 +90,7 @@ def test_the_largest_numbers_of_a_type(dtype: type[np.floating]) -> None:
     opposite = measure(np.array([largest], dtype), np.array([-largest], dtype))
     assert opposite.cosine == -1.0
     assert opposite.max_rel >= 2.0
-    assert not compare(np.array([largest], dtype), np.array([-largest], dtype), 1.0)
+    assert not compare_arrays(np.array([largest], dtype), np.array([-largest], dtype), 1.0)
 
 
 def test_squares_that_would_vanish_or_overflow() -> None:
@@ -64,8 +105,8 @@ def test_zeros(dtype: type[np.floating]) -> None:
     zero, one = np.zeros(3, dtype), np.ones(3, dtype)
     assert measure(zero, zero).cosine == 1.0
     assert measure(zero, one).cosine == 0.0
-    assert compare(zero, zero, 0.0)
-    assert not compare(one, zero, 1.0)
+    assert compare_arrays(zero, zero, 0.0)
+    assert not compare_arrays(one, zero, 1.0)
 
 
 def test_a_scalar() -> None:

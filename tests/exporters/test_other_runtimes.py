@@ -1,0 +1,141 @@
+"""Exported graphs in runtimes other than ours: right or NaN in OpenVINO and AOTInductor, loadable by old ONNX Runtimes.
+
+OpenVINO computes float64 as float32 and says nothing; a graph must notice that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.inliner
+import openvino
+import pytest
+import torch
+from hypothesis import given, settings
+from torch import Tensor
+
+import osa_runtime
+from attention_models import attention_model
+from exponents import normal, relative_error, scale_for
+from osa_runtime.exporters import FunctionChoice
+from osa_runtime.nn import OrthogonalSelfAttention
+from structured_attention import Problem, is_right_or_nan, problems
+
+CHOICES = {
+    "auto": FunctionChoice(any_type=False),
+    "lowrank": FunctionChoice(any_type=False, form="lowrank"),
+    "dense": FunctionChoice(any_type=False, form="dense"),
+    "pade": FunctionChoice(any_type=False, approximant="pade"),
+    "lowrank fixed": FunctionChoice(any_type=False, form="lowrank", squarings=4),
+    "lowrank fixed pade": FunctionChoice(any_type=False, form="lowrank", approximant="pade", squarings=4),
+    "dense fixed": FunctionChoice(any_type=False, form="dense", squarings=4),
+}
+# OpenVINO 2026.4 returns uninitialised memory from Loop and If where sizes are dynamic.
+STRAIGHT = [name for name in CHOICES if "fixed" in name]
+
+Run = Callable[[Problem], Tensor]
+
+
+def inlined(choice: FunctionChoice) -> onnx.ModelProto:
+    return onnx.inliner.inline_local_functions(attention_model(choice))
+
+
+@pytest.fixture(scope="module")
+def in_openvino() -> dict[str, Run]:
+    return {name: _runner(CHOICES[name]) for name in STRAIGHT}
+
+
+def _runner(choice: FunctionChoice) -> Run:
+    core = openvino.Core()
+    exact = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": "1"}
+    compiled = core.compile_model(core.read_model(inlined(choice).SerializeToString()), "CPU", exact)
+
+    def run(problem: Problem) -> Tensor:
+        feeds = {name: getattr(problem, name)[None, None].numpy() for name in ("q", "k", "v")}
+        results = compiled(feeds | {"scale": np.array([problem.scale], np.float32)})
+        return torch.from_numpy(results[compiled.output(0)][0, 0].copy())
+
+    return run
+
+
+def test_openvino_is_right_or_nan(in_openvino: dict[str, Run]) -> None:
+    @settings(max_examples=120, deadline=None)
+    @given(problem=problems())
+    def judge(problem: Problem) -> None:
+        for name, run in in_openvino.items():
+            assert is_right_or_nan(run(problem), problem), name
+
+    judge()
+
+
+@pytest.mark.parametrize("name", STRAIGHT)
+@pytest.mark.parametrize("tokens", [16, 17, 60])
+@pytest.mark.parametrize("norm", [0.01, 0.9, 2.5])
+def test_openvino_answers_ordinary_attention(name: str, tokens: int, norm: float, in_openvino: dict[str, Run]) -> None:
+    q, k, v = (normal(tokens, 8, seed=seed) for seed in (1, 2, 3))
+    problem = Problem(q, k, v, float(scale_for(q, k, norm).float()))
+    found = in_openvino[name](problem)
+    assert bool(found.isfinite().all())
+    assert is_right_or_nan(found, problem)
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_no_transposition_meets_a_product_in_float64(name: str) -> None:
+    """ONNX Runtime before 1.26 would fuse the two, and lacks a kernel for the result."""
+    graph = onnx.shape_inference.infer_shapes(inlined(CHOICES[name])).graph
+    nodes = list(_nodes(graph))
+    types = {info.name: info.type.tensor_type.elem_type for g in _graphs(graph) for info in g.value_info}
+    makers = {output: node for node in nodes for output in node.output}
+    products = [node for node in nodes if node.op_type == "MatMul" and types[node.output[0]] == onnx.TensorProto.DOUBLE]
+    assert products
+    assert [node.name for node in products for x in node.input if _maker_beyond_casts(x, makers) == "Transpose"] == []
+
+
+def _maker_beyond_casts(name: str, makers: dict[str, onnx.NodeProto]) -> str | None:
+    while name in makers and makers[name].op_type == "Cast":
+        name = makers[name].input[0]
+    return makers[name].op_type if name in makers else None
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _graphs(attribute.g)
+
+
+def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    for part in _graphs(graph):
+        yield from part.node
+
+
+@pytest.mark.long  # the C++ compiler takes both cores for a minute
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of torch, about its own code
+@pytest.mark.parametrize(
+    ("tokens", "shapes"),
+    [
+        pytest.param(17, {"x": {0: "batch"}}, id="dense"),
+        pytest.param(100, {"x": {0: "batch", 1: "tokens"}}, id="any length"),
+    ],
+)
+def test_compiled_programs_are_right(tokens: int, shapes: dict[str, dict[int, str]], tmp_path: Path) -> None:
+    """AOTInductor, from no squaring at all to many."""
+    torch.manual_seed(0)
+    layer = OrthogonalSelfAttention(16, 2).eval()
+    artifact = osa_runtime.export(
+        layer, torch.randn(2, tokens, 16), tmp_path / "layer", format="pt2", dynamic_shapes=shapes
+    )
+    program = torch.export.load(artifact.model_path)
+    package = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "compiled.pt2"))
+    compiled = torch._inductor.aoti_load_package(package)
+    exact = OrthogonalSelfAttention(16, 2).double()
+    exact.load_state_dict(layer.state_dict())
+    for size in (0.05, 0.5, 2.0, 8.0):
+        for length in (tokens,) if tokens == 17 else (5, 33, 100, 300):
+            x = size * normal(3, length, 16, seed=length)
+            with torch.no_grad():
+                assert float(relative_error(compiled(x), exact(x.double())).max()) < 5e-6, (size, length)
