@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from osa_runtime import __version__
+from osa_runtime.atomic import check_not_stopping, stopping
 from osa_runtime.cli.bench import bench
 from osa_runtime.cli.compare import compare
 from osa_runtime.cli.doctor import doctor
@@ -45,7 +46,9 @@ class BoundaryGroup(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         with _errors_become_messages():
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
+            check_not_stopping()
+            return result
 
 
 @contextlib.contextmanager
@@ -68,7 +71,11 @@ def _errors_become_messages() -> Iterator[None]:
 
 def guarded(program: Callable[[], Any]) -> None:
     """Run ``program`` and exit; an unexpected error prints its traceback and a request to report it."""
-    signal.signal(signal.SIGTERM, _terminate)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if (
+            signal.getsignal(number) is not signal.SIG_IGN
+        ):  # as a shell without job control sets it for a job in the background
+            signal.signal(number, _stop)
     try:
         try:
             program()
@@ -83,9 +90,13 @@ def guarded(program: Callable[[], Any]) -> None:
         sys.exit(INTERNAL_ERROR)
 
 
-def _terminate(number: int, frame: object) -> None:  # noqa: ARG001  # a signal handler's signature
-    """Exit through the finally clauses, so that no half-written file remains."""
-    sys.exit(TERMINATED)
+def _stop(number: int, frame: object) -> None:  # noqa: ARG001  # a signal handler's signature
+    """End through the finally clauses, so that no half-written file remains.
+
+    Python drops an exception that reaches a finaliser or a callback, so the request is also remembered.
+    """
+    stopping.append(KeyboardInterrupt() if number == signal.SIGINT else SystemExit(TERMINATED))
+    check_not_stopping()
 
 
 def _complain(message: str) -> None:

@@ -1,7 +1,8 @@
 """Atomic writing of files and folders: readers never see half of one.
 
 Everything is written under a temporary name next to its destination and renamed at the end.
-When the writing fails or is interrupted, the temporary is removed and the destination is as it was.
+When the writing fails or is interrupted, the temporary is removed and the destination is as it was, even where
+another package has dropped the exception of the interrupt.
 Temporaries of a process that was killed are removed by the next writer of the same destination: the
 temporary's name contains the process id.
 """
@@ -20,6 +21,13 @@ from osa_runtime.errors import InputError, StorageError
 
 RETIRED = ".old"
 
+stopping: list[BaseException] = []  # what a signal asked to raise; nothing gets its final name from then on
+
+
+def check_not_stopping() -> None:
+    if stopping:
+        raise stopping[-1]
+
 
 @contextlib.contextmanager
 def atomic_file(path: str | os.PathLike[str]) -> Iterator[Path]:
@@ -35,6 +43,7 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[Path]:
         with _storage_errors(target):
             yield temporary
             _open_permissions(temporary, 0o666)
+            check_not_stopping()
             os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
@@ -59,6 +68,7 @@ def atomic_folder(path: str | os.PathLike[str], *, replace: bool = False, marker
             yield temporary
             _open_permissions(temporary, 0o777)
             check_replaceable(target, replace=replace, marker=marker)  # it may have appeared in the meantime
+            check_not_stopping()
             if target.exists():
                 os.replace(target, retired)
             try:

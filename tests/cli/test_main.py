@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -93,6 +94,40 @@ def test_interrupt_leaves_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     boom(KeyboardInterrupt())
     assert run_osa(monkeypatch, "boom") == 130
     assert capsys.readouterr().err == "error: Interrupted.\n"
+
+
+DROPPED = """
+import contextlib, os, sys, time
+from pathlib import Path
+from osa_runtime.atomic import atomic_file
+from osa_runtime.cli import main
+
+class Thing:
+    def __del__(self):
+        os.kill(os.getpid(), int(sys.argv[2]))
+        time.sleep(0)  # the handler runs here, and Python drops what it raises
+
+@main.app.command()
+def boom(number: int, out: Path = None):
+    with atomic_file(out) if out else contextlib.nullcontext() as path:
+        Thing()
+        if out:
+            path.write_text("whole")
+
+main.run()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("writes", [True, False], ids=["a file", "nothing"])
+def test_an_interrupt_that_python_drops_is_obeyed(tmp_path: Path, number: int, writes: bool) -> None:
+    """In a finaliser or a callback, where another package may be when the signal comes."""
+    out = ["--out", str(tmp_path / "out")] if writes else []
+    command = [sys.executable, "-c", DROPPED, "boom", str(int(number)), *out]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert "Exception ignored in" in done.stderr
+    assert done.returncode == 128 + number
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_bug_shows_its_traceback_and_asks_for_a_report(
