@@ -7,8 +7,10 @@ attack that every answer was right and in time, that the server's memory has not
 from __future__ import annotations
 
 import contextlib
+import functools
 import http.client
 import json
+import mmap
 import os
 import queue
 import subprocess
@@ -34,6 +36,7 @@ class Target:
     """``server`` serves ``model``, a small image classifier; ``questions`` are what the canary has asked so far."""
 
     def __init__(self, folder: Path, *options: str | Path, token: str = "") -> None:
+        _touch_memory()
         self.model = folder.name
         self.server = ServerProcess(folder, *options)
         pid = self.server.process.pid
@@ -93,12 +96,21 @@ def read_memory(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+@functools.cache
+def _touch_memory() -> None:
+    """A virtual machine has a page only once it is touched, and waits for its host meanwhile: 10 µs each, which no
+    counter shows. Those that attacks need are touched here, once."""
+    with mmap.mmap(-1, 512 << 20) as memory:
+        for place in range(0, len(memory), mmap.PAGESIZE):
+            memory[place] = 1
+
+
 def _held_up(*pids: int) -> float:
-    """Seconds that threads of these processes were ready to run and had to wait for a core.
+    """Seconds that threads of these processes were ready to run and had to wait for a core, or the core for its host.
 
     Of all their threads: one that waits may hold the interpreter's lock, or what gRPC has to say.
     """
-    total = 0
+    total = int(Path("/proc/stat").read_text().split(maxsplit=9)[8]) * 1e9 / os.sysconf("SC_CLK_TCK")  # steal
     for pid in pids:
         for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
             with contextlib.suppress(OSError):  # the thread has just ended
