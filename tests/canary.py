@@ -70,7 +70,7 @@ class Target:
         self._wait_for_question_after(time.monotonic())
         asked = self.questions[max(0, before - 1) :]
         assert [q["fault"] for q in asked if q["fault"]] == []
-        late = [q for q in asked if q["seconds"] - q["machine"] > LATEST]
+        late = [q for q in asked if max(q["seconds"] - q["machine"], q["busy"]) > LATEST]
         assert late == [], f"answers later than {LATEST} s: {late}"
         most = max(q["memory"] for q in asked)
         assert most - self.memory < MORE_MEMORY, f"{most >> 20} MB, {self.memory >> 20} MB at the start"
@@ -108,7 +108,8 @@ def _touch_memory() -> None:
 def _held_up(*pids: int) -> float:
     """Seconds that threads of these processes were ready to run and had to wait for a core, or the core for its host.
 
-    Of all their threads: one that waits may hold the interpreter's lock, or what gRPC has to say.
+    Of all their threads: one that waits may hold the interpreter's lock, or what gRPC has to say. Those that wait at
+    the same time are counted each, so that this alone would excuse too much: see ``_busy``.
     """
     total = int(Path("/proc/stat").read_text().split(maxsplit=9)[8]) * 1e9 / os.sysconf("SC_CLK_TCK")  # steal
     for pid in pids:
@@ -116,6 +117,11 @@ def _held_up(*pids: int) -> float:
             with contextlib.suppress(OSError):  # the thread has just ended
                 total += int(file.read_text().split()[1])
     return total / 1e9
+
+
+def _busy(pid: int) -> float:
+    """Seconds that the first thread of a process has run: in a server, that of the event loop."""
+    return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 class Canary:
@@ -141,7 +147,7 @@ class Canary:
     def ask(self, number: int) -> dict[str, Any]:
         """Most questions come over what is kept; every fifth is a probe, over REST on a new connection."""
         by_grpc = number % 3 == 0
-        before, asked = _held_up(os.getpid(), self._pid), time.monotonic()
+        before, busy, asked = _held_up(os.getpid(), self._pid), _busy(self._pid), time.monotonic()
         try:
             if number % 5 == 0:
                 fault = self._check() if by_grpc else self._probe(number)
@@ -152,10 +158,15 @@ class Canary:
         except (OSError, http.client.HTTPException, grpc.RpcError) as error:
             fault = repr(error)
         seconds = time.monotonic() - asked
-        machine = _held_up(os.getpid(), self._pid) - before
-        memory = read_memory(self._pid)
-        by = "gRPC" if by_grpc else "REST"
-        return {"asked": asked, "by": by, "seconds": seconds, "machine": machine, "memory": memory, "fault": fault}
+        return {
+            "asked": asked,
+            "by": "gRPC" if by_grpc else "REST",
+            "seconds": seconds,
+            "machine": _held_up(os.getpid(), self._pid) - before,
+            "busy": _busy(self._pid) - busy,
+            "memory": read_memory(self._pid),
+            "fault": fault,
+        }
 
     def _probe(self, number: int) -> str:
         path = "/v2/health/live" if number % 2 else "/v2/health/ready"
