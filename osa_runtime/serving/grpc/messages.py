@@ -1,13 +1,15 @@
 """gRPC messages: bytes as protobuf objects, whatever they hold; an inference request and its answer.
 
 The parser makes an object of 70 bytes out of a field of 2, so that a message of the largest size could take gigabytes.
-In large ones, all but the values of tensors is therefore measured first. Tensors come as raw bytes or as the typed
-lists of the protocol, and are answered as raw bytes.
+In large ones, all but the values of tensors is therefore measured first; and their raw tensors stay where they are,
+since the parser would copy them while no other thread runs. Tensors come as raw bytes or as the typed lists of the
+protocol, and are answered as raw bytes.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -43,7 +45,10 @@ TYPED = 8 << 20  # bytes of values that are not raw; as objects they take up to 
 ENCODINGS = {b"\x1f\x8b": "gzip"} | dict.fromkeys((b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda"), "deflate")
 VARINT, FIXED64, WITH_LENGTH, FIXED32 = 0, 1, 2, 5  # wire types
 REQUEST, CONTENTS = pb.ModelInferRequest.DESCRIPTOR, pb.InferTensorContents.DESCRIPTOR
-RAW = REQUEST.fields_by_name["raw_input_contents"].number
+RAW = REQUEST.fields_by_name["raw_input_contents"].number << 3 | WITH_LENGTH  # a tag
+
+
+Buffer = bytes | memoryview
 
 
 def is_packed(content: bytes) -> bool:
@@ -52,10 +57,25 @@ def is_packed(content: bytes) -> bool:
 
 def parse_message(kind: Any, content: bytes, limit: int) -> Any:
     """A message of this kind; ``limit`` is what it may unpack to, in bytes."""
-    if is_packed(content):
-        content = decompress(content, ENCODINGS[content[:2]], limit)
-    if len(content) > LARGE:
-        Parts(content).measure(kind.DESCRIPTOR, 0, len(content))
+    return _parse(kind, _unpack(content, limit))
+
+
+def parse_request(content: bytes, limit: int) -> tuple[Any, Sequence[Buffer]]:
+    """A ModelInferRequest and its raw tensors; those of a large one are views of ``content``."""
+    content = _unpack(content, limit)
+    if len(content) <= LARGE:
+        message = _parse(pb.ModelInferRequest, content)
+        return message, message.raw_input_contents
+    parts = Parts(content)
+    parts.measure(REQUEST, 0, len(content))
+    return _parse(pb.ModelInferRequest, parts.without_raw()), parts.raw
+
+
+def _unpack(content: bytes, limit: int) -> bytes:
+    return decompress(content, ENCODINGS[content[:2]], limit) if is_packed(content) else content
+
+
+def _parse(kind: Any, content: bytes) -> Any:
     try:
         return kind.FromString(content)
     except DecodeError as error:
@@ -63,11 +83,19 @@ def parse_message(kind: Any, content: bytes, limit: int) -> Any:
 
 
 class Parts:
-    """Counts what is left of the two limits on the way through a message, and raises when one is used up."""
+    """Counts what is left of the two limits on the way through a message, and raises when one is used up.
+
+    ``raw`` are the raw tensors that it has met.
+    """
 
     def __init__(self, content: bytes) -> None:
         self._content = content
         self._rest, self._typed = LARGE, TYPED
+        self._kept, self._kept_to = b"", 0
+        self.raw: list[Buffer] = []
+
+    def without_raw(self) -> bytes:
+        return self._kept + self._content[self._kept_to :]
 
     def measure(self, kind: Descriptor, at: int, end: int) -> None:
         while at < end:
@@ -83,7 +111,12 @@ class Parts:
                 self.measure(field.message_type, at, at + size)
             elif kind is CONTENTS and field is not None:
                 self._typed -= size
-            elif kind is not REQUEST or number != RAW:
+            elif kind is REQUEST and tag == RAW:
+                self._kept += self._content[self._kept_to : begin]
+                self._kept_to = at + size
+                self.raw.append(memoryview(self._content)[at : at + size])
+                check_count(len(self.raw), "raw_input_contents")
+            else:
                 self._rest -= size
             self._check()
             at += size
@@ -127,15 +160,17 @@ FIELDS = {  # where values of a type travel, and as what
 STEP = 1 << 16  # values that are read at a time: meanwhile no other thread runs
 
 
-def read_grpc_request(message: Any, max_bytes: int, check: CheckShapes = lambda _: None) -> InferenceRequest:
-    """``check`` refuses shapes that the model does not take, before their values are read."""
+def read_grpc_request(
+    message: Any, raw: Sequence[Buffer], max_bytes: int, check: CheckShapes = lambda _: None
+) -> InferenceRequest:
+    """``raw`` are its raw tensors. ``check`` refuses shapes that the model does not take, before values are read."""
     check_id(message.id)
-    shapes = _read_shapes(message, max_bytes)
+    shapes = _read_shapes(message, len(raw), max_bytes)
     check({name: (NUMPY_NAMES[tensor.datatype], shape) for name, (tensor, shape) in shapes.items()})
     return InferenceRequest(
         message.model_name,
         message.model_version,
-        _read_values(shapes, message.raw_input_contents),
+        _read_values(shapes, raw),
         _read_outputs(message.outputs),
         message.id,
         read_grpc_parameters(message.parameters) if message.parameters else {},
@@ -152,9 +187,8 @@ def read_grpc_parameters(parameters: Any) -> dict[str, Parameter]:
     return found
 
 
-def _read_shapes(message: Any, max_bytes: int) -> dict[str, tuple[Any, tuple[int, ...]]]:
+def _read_shapes(message: Any, raw: int, max_bytes: int) -> dict[str, tuple[Any, tuple[int, ...]]]:
     check_count(len(message.inputs), "inputs")
-    raw = len(message.raw_input_contents)
     if raw and raw != len(message.inputs):
         raise BadRequest(f"There are {raw} raw_input_contents, expected one for each of {len(message.inputs)} inputs.")
     shapes: dict[str, tuple[Any, tuple[int, ...]]] = {}
@@ -167,7 +201,7 @@ def _read_shapes(message: Any, max_bytes: int) -> dict[str, tuple[Any, tuple[int
     return shapes
 
 
-def _read_values(shapes: dict[str, tuple[Any, tuple[int, ...]]], raw: Any) -> dict[str, Array]:
+def _read_values(shapes: dict[str, tuple[Any, tuple[int, ...]]], raw: Sequence[Buffer]) -> dict[str, Array]:
     return {
         name: read_binary_tensor(name, raw[index], tensor.datatype, shape)
         if raw

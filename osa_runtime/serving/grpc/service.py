@@ -18,7 +18,7 @@ from osa_runtime.serving.engine.model import ServedModel
 from osa_runtime.serving.engine.repository import check_load_parameters
 from osa_runtime.serving.grpc.messages import (
     is_packed,
-    parse_message,
+    parse_request,
     read_grpc_parameters,
     read_grpc_request,
     write_grpc_response,
@@ -87,12 +87,14 @@ class GrpcService:
     def _read(self, source: Any, check: Check | None = None) -> tuple[str, InferenceRequest | Refusal]:
         """The id, and what was asked or why it cannot be: the refusal of a request in a stream carries its id."""
         if isinstance(source, bytes):
-            source = parse_message(pb.ModelInferRequest, source, self.engine.largest_body)
+            message, raw = parse_request(source, self.engine.largest_body)
+        else:
+            message, raw = source, source.raw_input_contents
         try:
-            checked = (lambda _: None) if check is None else check(source)
-            return source.id, read_grpc_request(source, self._max_tensor, checked)
+            checked = (lambda _: None) if check is None else check(message)
+            return message.id, read_grpc_request(message, raw, self._max_tensor, checked)
         except Refusal as refusal:
-            return source.id[:LONGEST_ID], refusal
+            return message.id[:LONGEST_ID], refusal
 
     def _check(self, message: Any) -> CheckShapes:
         return self.engine.repository.find(message.model_name, message.model_version).check_shapes
