@@ -114,7 +114,7 @@ def _check_scale_range(scale: Tensor, q: Tensor) -> None:
     if any_of((size > 0) & (size < smallest)):
         raise ExponentRangeError(
             f"scale is {_smallest(scale):.3g}; q, k and v in {q.dtype} are computed in float32, where numbers below "
-            f"{smallest:.3g} lose their digits. Divide q or k by a power of two and multiply scale by it, or use float64."
+            f"{smallest:.3g} lose their digits. Move a power of two from q or k to scale, or use float64."
         )
 
 
