@@ -65,7 +65,8 @@ def _resolved_form(asked: ExponentialMethod, q: Tensor) -> str:
 
 def _node(q: Tensor, k: Tensor, v: Tensor, scale: float | Tensor, mask: Tensor | None) -> Tensor:
     """A node for (batch, heads, N, d), which the functions expect; other ranks are reshaped."""
-    factor = scale if isinstance(scale, Tensor) else torch.full((), scale, dtype=q.dtype)
+    # In float32 whatever the type of q, as in eager: half precision would round it.
+    factor = scale if isinstance(scale, Tensor) else torch.full((), scale, dtype=torch.float32)
     if q.dim() == 4:
         inputs = (q, k, v, factor) if mask is None else (q, k, v, factor, mask)
         return torch.onnx.ops.symbolic(NODE, inputs, dtype=v.dtype, shape=v.shape, version=VERSION)

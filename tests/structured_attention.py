@@ -22,6 +22,7 @@ KINDS = (
     "constant",
     "spread",
     "zero columns",
+    "repeated columns",
     "nothing",
 )
 
@@ -45,11 +46,12 @@ def problems(draw: st.DrawFn, widths: tuple[int, ...] = (1, 2, 3, 8, 16)) -> Pro
     q32, k32 = (torch.from_numpy(x.astype(np.float32)) for x in (q * balance, k / balance))
     terms = float(q32.double().norm() * k32.double().norm())
     scale = float(np.float32(10.0 ** draw(st.floats(-3, 15)) / max(terms, 1e-20)))
-    v = torch.from_numpy(generator.standard_normal((tokens, 3)).astype(np.float32))
+    size = 10.0 ** draw(st.one_of(st.just(0), st.floats(-33, 33)))
+    v = torch.from_numpy((size * generator.standard_normal((tokens, 3))).astype(np.float32))
     return Problem(q32, k32, v, scale)
 
 
-def structured(
+def structured(  # noqa: C901  # one branch for each kind
     kind: str, tokens: int, d: int, small: float, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     q, k = generator.standard_normal((2, tokens, d))
@@ -73,6 +75,10 @@ def structured(
         q, k = q * sizes, k * sizes[::-1]
     if kind == "zero columns":
         q[:, ::2], k[:, 1::2] = 0.0, 0.0
+    if kind == "repeated columns":  # M is degenerate: a few orthonormal columns, those of K one place further
+        u = np.linalg.qr(generator.standard_normal((tokens, min(tokens, 4))))[0]
+        turn = np.arange(d) % u.shape[1]
+        q, k = u[:, turn], np.roll(u, -1, 1)[:, turn] + small * np.roll(u, -2, 1)[:, turn]
     if kind == "nothing":
         k = np.zeros_like(k)
     return q, k

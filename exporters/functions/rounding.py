@@ -40,21 +40,27 @@ def GramAmplification(m, norm):
 
 @script(osa, default_opset=op)
 def IsInDoubt(m, w, norm):
-    """1 where float32 loses digits or range, else 0; written so that NaN is in doubt. (…, 1, 1)"""
-    sizes = op.ReduceSum(w * w, op.Constant(value_ints=[-2, -1])) * 0.0
-    sound = osa.GramAmplification(m, norm) + sizes <= FLOAT32_AMPLIFICATION
-    return op.Where(sound, op.Constant(value_float=0.0), op.Constant(value_float=1.0))
+    """1 where float32 loses digits or range, else 0; written so that NaN is in doubt. (…, 1, 1)
+
+    W may be too large, or too small unless M vanishes.
+    """
+    size = op.ReduceSum(w * w, op.Constant(value_ints=[-2, -1]))
+    amplification = osa.GramAmplification(m, norm)
+    sound = amplification + size * 0.0 <= FLOAT32_AMPLIFICATION
+    tiny = op.And(size < TINY_SQUARE, amplification > 0.0)
+    return op.Where(op.And(sound, op.Not(tiny)), op.Constant(value_float=0.0), op.Constant(value_float=1.0))
 
 
 @script(osa, default_opset=op)
 def IsLostInGram(m, norm):
     """True where the Gram matrix in float64 has lost digits of a float32 result, but not for NaN. (…, 1, 1)
 
-    Beyond ‖S‖ of 8 every method loses in proportion to it.
+    Beyond ‖S‖ of 8 every method loses in proportion to it; beyond 32 the error of degenerate M grows like ‖M‖₂³ alone.
     """
     one = op.CastLike(1.0, m)
-    growth = op.Max(norm * op.CastLike(0.125, m), one) * op.CastLike(FLOAT64_AMPLIFICATION, m)
-    limit = op.Where(osa.IsDouble(norm + one), growth, op.CastLike(FLOAT32_AMPLIFICATION, m))
+    growth = op.Min(op.Max(norm * op.CastLike(0.125, m), one), op.CastLike(4.0, m))
+    digits = op.CastLike(FLOAT64_AMPLIFICATION, m)
+    limit = op.Where(osa.IsDouble(norm + one), growth * digits, op.CastLike(FLOAT32_AMPLIFICATION, m))
     return osa.GramAmplification(m, norm) > limit
 
 

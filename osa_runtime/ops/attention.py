@@ -128,9 +128,14 @@ def _core_dtype(q: Tensor) -> torch.dtype:
 
 
 def _per_entry(scale: Union[float, Tensor], like: Tensor) -> Tensor:
-    """The scale as a tensor that broadcasts over matrices."""
+    """The scale as a tensor that broadcasts over matrices; NaN where the core's type has no digits of it."""
+    smallest = 1.1754943508222875e-38 if like.dtype == torch.float32 else 0.0
     if isinstance(scale, Tensor):
+        if scale.dtype == torch.float64:
+            scale = scale.masked_fill((scale.abs() < smallest) & (scale != 0), float("nan"))
         return scale.to(like.dtype)[..., None, None]
+    if scale != 0 and abs(scale) < smallest:
+        scale = float("nan")
     return torch.full([1, 1], scale, dtype=like.dtype, device=like.device)
 
 

@@ -90,7 +90,12 @@ def _check_scale(scale: float | Tensor, q: Tensor) -> None:
     if not isinstance(scale, Tensor):
         if isinstance(scale, bool) or not isinstance(scale, (int, float)):
             raise InputError(f"scale must be a number or a tensor, got {_kind(scale)}.")
+        if abs(scale) > torch.finfo(torch.float64).max and isinstance(scale, int):
+            raise InputError("scale is an integer beyond the range of float64; pass a smaller number.")
+        _check_scale_range(torch.tensor(scale, dtype=torch.float64), q)
         return
+    if scale.is_complex() or scale.dtype == torch.bool:
+        raise InputError(f"scale must be a real number or a tensor of them, got {_kind(scale)}.")
     if scale.device != q.device and scale.dim() > 0:
         raise InputError(f"scale must be on the device of q, {q.device}, got {scale.device}.")
     if not _broadcasts(scale.shape, q.shape[:-2]):
@@ -98,6 +103,24 @@ def _check_scale(scale: float | Tensor, q: Tensor) -> None:
             f"scale of shape {tuple(scale.shape)} does not broadcast over the leading dimensions "
             f"{tuple(q.shape[:-2])} of q; pass a number, or one value per head."
         )
+    _check_scale_range(scale, q)
+
+
+def _check_scale_range(scale: Tensor, q: Tensor) -> None:
+    """In eager mode, raise if float32, in which all types but float64 are computed, has no digits of the scale."""
+    if scale.dtype != torch.float64 or q.dtype == torch.float64 or torch.compiler.is_compiling():
+        return
+    smallest, size = torch.finfo(torch.float32).tiny, scale.detach().abs()
+    if any_of((size > 0) & (size < smallest)):
+        raise ExponentRangeError(
+            f"scale is {_smallest(scale):.3g}; q, k and v in {q.dtype} are computed in float32, where numbers below "
+            f"{smallest:.3g} lose their digits. Move a power of two from q or k to scale, or use float64."
+        )
+
+
+def _smallest(x: Tensor) -> float:
+    values = whole(x.detach()).abs()
+    return float(values[values > 0].min())
 
 
 def _check_mask(mask: Tensor, q: Tensor) -> None:

@@ -32,21 +32,28 @@ def gram_amplification(m: Tensor, norm: Tensor) -> Tensor:
     return spectral_estimate(m).pow(3) / norm.clamp(min=1.0)
 
 
-def is_in_doubt(m: Tensor, w: Tensor, norm: Tensor, limit: float = FLOAT32_AMPLIFICATION) -> Tensor:
-    """True for entries that exceed the digits or the range of float32, NaN included."""
-    return ~((gram_amplification(m, norm) <= limit) & torch.isfinite(w.detach().square().sum((-2, -1))))
+def is_in_doubt(
+    m: Tensor, w: Tensor, norm: Tensor, limit: float = FLOAT32_AMPLIFICATION, tiny: float = TINY_SQUARE
+) -> Tensor:
+    """True for entries that exceed the digits or the range of float32, NaN included.
+
+    W may also be too small: where V is tiny and Q or K is, too, their products lose digits below the range. Where M
+    vanishes, as in an entry that is all padding, W does not matter.
+    """
+    amplification, size = gram_amplification(m, norm), w.detach().square().sum((-2, -1))
+    return ~((amplification <= limit) & torch.isfinite(size) & ((size >= tiny) | (amplification == 0)))
 
 
 def is_lost_in_gram(m: Tensor, norm: Tensor, double: bool) -> Tensor:
     """True for entries that have lost, in float64, the digits of a float32 result, or ten digits of a float64 one.
 
     False for NaN and Inf, which are in the input and stay NaN. Beyond ‖S‖ of 8 every method loses digits in
-    proportion to it.
+    proportion to it; beyond 32 the error of degenerate M grows like ‖M‖₂³ alone.
     """
     # A product: TorchScript stores larger whole numbers as integers, and reads no constants of a module.
     limit = 65536.0 * (16.0 if double else 65536.0)  # 2²⁰, and FLOAT64_AMPLIFICATION, 2³²
     amplification = gram_amplification(m, norm)
-    return torch.isfinite(amplification) & (amplification > limit * (norm / 8).clamp(min=1.0))
+    return torch.isfinite(amplification) & (amplification > limit * (norm / 8).clamp(1.0, 4.0))
 
 
 def is_lost_in_terms(q: Tensor, k: Tensor, c: Tensor, norm: Tensor, double: bool) -> Tensor:
@@ -64,7 +71,7 @@ def check_digits(lost: Tensor) -> None:
     if torch.compiler.is_compiling() or not any_of(lost):
         return
     raise ExponentRangeError(
-        "QKᵀ and KQᵀ cancel so far that no digits of S = scale·(QKᵀ − KQᵀ) are left: the values of q and k are huge, "
-        "or k is almost q·X with a symmetric X, as when all tokens are alike. Make q and k smaller or less parallel "
+        "Rounding leaves no digits of S = scale·(QKᵀ − KQᵀ) or of its exponential: the values of q and k are huge, or "
+        "k is almost q·X with a symmetric X, as when all tokens are alike. Make q and k smaller or less parallel "
         "(subtract the mean of the tokens), use float64, or, for a few thousand tokens, form='dense'."
     )

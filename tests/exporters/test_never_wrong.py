@@ -65,7 +65,7 @@ def test_eager_and_onnx_accept_the_same_norms(
     """The bound of ‖S‖ that both compute is a little larger than ‖S‖ itself; where it ends they end together."""
     q, k, v = (normal(tokens, 8, seed=seed) for seed in (1, 2, 3))
     accepted = []
-    for norm in 2.0 ** np.arange(17, 20.25, 0.25):
+    for norm in 2.0 ** np.arange(14, 20.25, 0.25):
         problem = Problem(q, k, v, float(scale_for(q, k, float(norm)).float()))
         try:
             orthogonal_attention(q, k, v, problem.scale, form=CHOICES[name].form)

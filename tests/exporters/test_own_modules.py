@@ -222,3 +222,20 @@ def test_an_example_may_be_a_view(tmp_path: Path, kind: str) -> None:
     export(Flags(), (torch.randn(2, 8)[:, :4],), tmp_path / "out", dynamic_shapes=axes, format=kind)
     x = torch.randn(2, 8).numpy()
     np.testing.assert_array_equal(load(tmp_path / "out").run({"x": x})["output"], np.where((x < 0) | (x > 1), 0, x))
+
+
+class Scaled(nn.Module):
+    """A call with a plain number as its scale."""
+
+    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+        return orthogonal_attention(q, k, q, 1e-8)
+
+
+def test_half_precision_does_not_round_the_scale(tmp_path: Path) -> None:
+    """1e-8 is zero in float16, where queries of 300 still rotate the values."""
+    q, k = (normal(1, 2, 40, 8, seed=seed, dtype=torch.float16) for seed in (1, 2))
+    artifact = export(Scaled(), (q, k), tmp_path / "a")
+    q, k = 300 * q, 300 * k
+    actual = torch.from_numpy(artifact_runner(artifact.model_path)([q, k])[0])
+    torch.testing.assert_close(actual, Scaled()(q, k), rtol=2e-3, atol=0.5)
+    assert float((actual - q).abs().max()) > 5

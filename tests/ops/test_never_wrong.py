@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from torch import Tensor, nn
 
-from exponents import normal
+from exponents import normal, scale_for
 from osa_runtime import orthogonal_attention
-from osa_runtime.errors import ExponentRangeError
+from osa_runtime.errors import ExponentRangeError, InputError
 from osa_runtime.ops import reference
-from osa_runtime.ops.rounding import spectral_estimate
-from structured_attention import Problem, is_right_or_nan, problems, truth
+from osa_runtime.ops.rounding import is_in_doubt, spectral_estimate
+from structured_attention import Problem, is_right_or_nan, problems, structured, truth
 
 WAYS = {
     "auto": {},
@@ -116,6 +118,55 @@ def test_huge_values_are_an_answer(form: str) -> None:
     torch.testing.assert_close(
         orthogonal_attention(q, k, v, 0.1, form=form).double() / 1e36, expected, rtol=0, atol=1e-5
     )
+
+
+@pytest.mark.parametrize("ratio", [1.0, 1e6, 1e-6, 1e12])
+@pytest.mark.parametrize("size", [1e-24, 1e-30, 1e-35])
+def test_tiny_values_keep_their_digits(size: float, ratio: float) -> None:
+    """Queries times values may be below the range of float32 although the result is not."""
+    q, k, v = normal(60, 8, seed=1) / ratio, normal(60, 8, seed=2) * ratio, size * normal(60, 3, seed=3)
+    problem = Problem(q, k, v, 0.02)
+    out = eager(problem, torch.float32)
+    assert bool(out.isfinite().all())
+    assert is_right_or_nan(out, problem)
+
+
+def test_an_entry_that_is_all_padding_stays_in_float32() -> None:
+    m, w, norm = torch.zeros(1, 4, 4), torch.zeros(1, 4, 2), torch.zeros(1)
+    assert not bool(is_in_doubt(m, w, norm))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("norm", [1e3, 1e4, 1.2e5, 3e5])
+def test_repeated_columns_are_right_or_refused_at_large_norms(norm: float, dtype: torch.dtype) -> None:
+    """With M degenerate, rounding costs more than the law for other matrices says. Padding keeps the rank low."""
+    generator = np.random.default_rng(0)
+    for tokens in (3, 4, 5):
+        q, k = (
+            F.pad(torch.from_numpy(x).float(), (0, 0, 0, 50))
+            for x in structured("repeated columns", tokens, 24, 1e-3, generator)
+        )
+        problem = Problem(q, k, normal(tokens + 50, 3, seed=tokens), float(scale_for(q, k, norm).float()))
+        assert is_right_or_nan(eager(problem, dtype, form="lowrank"), problem)
+        assert bool(eager(problem, dtype).isfinite().all())
+        assert is_right_or_nan(eager(problem, dtype), problem)
+
+
+@pytest.mark.parametrize("tokens", [6, 40])
+@pytest.mark.parametrize("scale", [1e-47, -1e-41, torch.tensor(1e-47, dtype=torch.float64)], ids=str)
+def test_a_scale_below_the_range_of_float32_is_an_error(scale: float | Tensor, tokens: int) -> None:
+    q, k, v = 1e20 * normal(tokens, 8, seed=1), 1e20 * normal(tokens, 8, seed=2), normal(tokens, 8, seed=3)
+    with pytest.raises(ExponentRangeError, match="scale is 1e-4"):
+        orthogonal_attention(q, k, v, scale)
+    exact = torch.as_tensor(scale, dtype=torch.float64)
+    assert bool(SCRIPTED(q, k, v, exact).isnan().all())
+    assert bool(orthogonal_attention(q.double(), k.double(), v.double(), scale).isfinite().all())
+
+
+@pytest.mark.parametrize("scale", [torch.tensor(1j), torch.tensor(True), 10**400], ids=["complex", "bool", "huge"])
+def test_a_scale_that_is_no_real_number_is_refused(scale: object) -> None:
+    with pytest.raises(InputError, match="scale"):
+        orthogonal_attention(*normal(3, 6, 8), scale)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("d", [1, 2, 8, 64])
