@@ -13,6 +13,7 @@ import torch
 
 from osa_runtime.errors import MissingDependencyError
 from osa_runtime.models import SkiplessViT, ViTConfig, save_checkpoint
+from osa_runtime.runtime.torch_session import torch_threads
 from osa_runtime.training.datasets import Dataset
 from osa_runtime.training.loop import EpochRecord, Observer, Trainer
 from osa_runtime.training.run_folder import RunFolder, damaged_state, draw_curve, load_state, save_state, write_metrics
@@ -154,15 +155,14 @@ def _reproducible(settings: TrainingSettings) -> Iterator[None]:
     # cuBLAS reads this once, when it starts; without it its sums may differ from run to run.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     mode = torch.get_deterministic_debug_mode()
-    before, threads = _random_state(), torch.get_num_threads()
+    before = _random_state()
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.manual_seed(settings.seed)
-    torch.set_num_threads(settings.threads or threads)
     try:
-        yield
+        with torch_threads(settings.threads):
+            yield
     finally:
         torch.set_deterministic_debug_mode(mode)
-        torch.set_num_threads(threads)
         _set_random_state(before)
 
 
