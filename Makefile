@@ -87,7 +87,7 @@ bench: $(STAMP) ## measure the operator and whole models against every alternati
 	  echo "== $$script"; $(BIN)/python "$$script" || exit 1; \
 	done
 
-bench-check: $(STAMP) ## fail if a ratio of benchmarks/baseline.json has become worse by more than 15 % (5 minutes)
+bench-check: $(STAMP) ## fail if a ratio has become worse than in benchmarks/baseline.json by more than 15 % (5 minutes)
 	$(BIN)/python benchmarks/check.py
 
 bench-serving: $(STAMP) ## measure our server, Triton, KServe and MLServer under load (installs them; 15 minutes)
