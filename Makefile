@@ -31,7 +31,7 @@ PYTEST_ARGS ?= -n 2 --dist worksteal
 # Tests of other versions than those of constraints.txt: export, run, verify, the operator, the server, the commands.
 VERSIONS_INSTALL := '.[cpu,export,train,serve]' pytest pytest-xdist hypothesis scipy h2
 VERSIONS_TESTS := $(addprefix tests/,ops/test_accuracy.py exporters/test_export.py runtime/test_session.py \
-  verification/test_compare_artifacts.py quantization/test_calibration.py serving/rest/test_routes.py \
+  verification/test_compare_artifacts.py quantization/test_activations.py serving/rest/test_routes.py \
   serving/grpc/test_server.py cli/test_main.py cli/test_run.py cli/test_export.py)
 # Other versions deprecate other things, and that is not what these tests are about.
 VERSIONS_ARGS := -W default::DeprecationWarning -W default::FutureWarning -W default::PendingDeprecationWarning

@@ -16,7 +16,7 @@ from osa_runtime.parity.comparison import Tolerance
 from osa_runtime.parity.feeds import Case, sweep
 from osa_runtime.parity.judgement import Answers, Rules, judge
 from osa_runtime.parity.tolerances import Spread, relative_tolerance, rounding_move
-from osa_runtime.quantization.calibration import read_calibration
+from osa_runtime.quantization.activations import read_calibration
 from osa_runtime.runtime.torch_session import torch_threads
 from osa_runtime.sample_inputs import sample_inputs
 from osa_runtime.verification.answers import answer, check_rows, reference_answers
