@@ -16,8 +16,7 @@ from osa_runtime.errors import DeviceError, InputError, RunError
 from osa_runtime.exporters.eager import rounding_depth
 from osa_runtime.models import load_checkpoint
 from osa_runtime.models.checkpoint import WEIGHTS_FILE, checkpoint_folder
-from osa_runtime.runtime.device import parse_device
-from osa_runtime.runtime.providers import torch_cuda_problem
+from osa_runtime.runtime.device import parse_device, torch_cuda_problem
 from osa_runtime.runtime.torch_session import torch_threads
 
 Array = NDArray[Any]

@@ -15,7 +15,7 @@ from typing import Any
 from osa_runtime import __version__
 from osa_runtime.benchmarking.result import plural
 from osa_runtime.environment import installed_version, usable_cores
-from osa_runtime.runtime.providers import installed_wheels
+from osa_runtime.runtime.device import installed_wheels
 
 PACKAGES = ("numpy", "torch")
 CPU_INFO = Path("/proc/cpuinfo")

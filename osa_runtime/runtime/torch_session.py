@@ -19,9 +19,8 @@ import numpy as np
 
 from osa_runtime.errors import ArtifactError, InputError, InterfaceError, MissingDependencyError, RunError
 from osa_runtime.interface import ANY_DTYPE, ANY_SHAPE, Interface, TensorSpec
-from osa_runtime.runtime.device import CPU, Device, LoadOptions, Placement
+from osa_runtime.runtime.device import CPU, Device, LoadOptions, Placement, torch_cuda_problem
 from osa_runtime.runtime.input_checks import Array
-from osa_runtime.runtime.providers import torch_cuda_problem
 from osa_runtime.runtime.session import Session, Source
 from osa_runtime.runtime.torch_archives import refuse_ambiguous, refuse_code
 
