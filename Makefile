@@ -31,7 +31,7 @@ PYTEST_ARGS ?= -n 2 --dist worksteal
 # Tests of other versions than those of constraints.txt: export, run, verify, the operator, the server, the commands.
 VERSIONS_INSTALL := '.[cpu,export,train,serve]' pytest pytest-xdist hypothesis scipy h2
 VERSIONS_TESTS := $(addprefix tests/,ops/test_accuracy.py exporters/test_export.py runtime/test_session.py \
-  verification/test_compare_artifacts.py quantization/test_calibration.py serving/rest/test_routes.py \
+  verification/test_compare_artifacts.py quantization/test_activations.py serving/rest/test_routes.py \
   serving/grpc/test_server.py cli/test_main.py cli/test_run.py cli/test_export.py)
 # Other versions deprecate other things, and that is not what these tests are about.
 VERSIONS_ARGS := -W default::DeprecationWarning -W default::FutureWarning -W default::PendingDeprecationWarning
@@ -87,7 +87,7 @@ bench: $(STAMP) ## measure the operator and whole models against every alternati
 	  echo "== $$script"; $(BIN)/python "$$script" || exit 1; \
 	done
 
-bench-check: $(STAMP) ## fail if a ratio of benchmarks/baseline.json has become worse by more than 15 % (5 minutes)
+bench-check: $(STAMP) ## fail if a ratio has become worse than in benchmarks/baseline.json by more than 15 % (5 minutes)
 	$(BIN)/python benchmarks/check.py
 
 bench-serving: $(STAMP) ## measure our server, Triton, KServe and MLServer under load (installs them; 15 minutes)

@@ -110,7 +110,7 @@ def bench(
     from osa_runtime.cli import bench_report
     from osa_runtime.cli.options import parse_sizes
     from osa_runtime.cli.progress import BenchProgress
-    from osa_runtime.cli.run_inputs import Array, PixelOptions, read_inputs
+    from osa_runtime.cli.run_arrays import Array, PixelOptions, read_inputs
     from osa_runtime.environment import usable_cores
     from osa_runtime.plotting import check_figure_path
     from osa_runtime.runtime.session import Session

@@ -74,8 +74,7 @@ def compare(
 
     [cyan]osa compare digits-torchscript digits-onnx --html difference.html[/cyan]
     """
-    from osa_runtime.cli.verify_files import Files, options_of
-    from osa_runtime.cli.verify_report import VerifyReport
+    from osa_runtime.cli.verify_report import Files, VerifyReport, options_of
     from osa_runtime.environment import require
 
     require("Verifying", "torch", "onnx", "safetensors", extra="export")

@@ -14,7 +14,7 @@ import typer
 from osa_runtime import __version__
 from osa_runtime.environment import package_versions, usable_cores
 from osa_runtime.errors import MissingDependencyError
-from osa_runtime.runtime.providers import ProviderStatus, installed_wheels, probe_providers, wheel_problem
+from osa_runtime.runtime.device import ProviderStatus, installed_wheels, probe_providers, wheel_problem
 
 
 def doctor(

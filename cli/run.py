@@ -87,8 +87,7 @@ def run(
     import warnings
 
     from osa_runtime.arrays import write_npz
-    from osa_runtime.cli.run_inputs import PixelOptions, read_inputs
-    from osa_runtime.cli.run_report import RunReport, check_out
+    from osa_runtime.cli.run_arrays import PixelOptions, RunReport, check_out, read_inputs
     from osa_runtime.runtime.session import load
 
     check_out(out)

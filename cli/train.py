@@ -148,7 +148,7 @@ def fetch(
 
     [cyan]osa data fetch fashion-mnist --from folder-with-idx-files[/cyan]
     """
-    from osa_runtime.training.fetch import fetch_dataset
+    from osa_runtime.training.catalogue import fetch_dataset
 
     path = fetch_dataset(name, folder=data_dir, source=source, force=force)
     typer.echo(f"{name} is ready: {path}" if path else f"{name} needs no fetching: it comes with scikit-learn.")

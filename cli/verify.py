@@ -154,8 +154,7 @@ def verify(
     [cyan]osa verify digits-onnx --device cuda --load-inputs in.npz --load-outputs out.npz[/cyan]
     """
     from osa_runtime.atomic import check_writable
-    from osa_runtime.cli.verify_files import Files, Signer, check_data, evaluated, options_of
-    from osa_runtime.cli.verify_report import VerifyReport
+    from osa_runtime.cli.verify_report import Files, Signer, VerifyReport, check_data, evaluated, options_of
     from osa_runtime.environment import require
 
     require("Verifying", "torch", "onnx", "safetensors", extra="export")

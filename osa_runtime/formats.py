@@ -40,7 +40,7 @@ FORMATS = {
         Format(
             "torchscript",
             "model.pt",
-            writer="exporters.torchscript_export:export_torchscript",
+            writer="exporters.torch_exports:export_torchscript",
             session="runtime.torch_session:TorchSession",
             model_parts="verification.inside.torchscript_parts:TorchScriptParts.of",
             graph="verification.structure.script_graph:read_script",
@@ -48,7 +48,7 @@ FORMATS = {
         Format(
             "pt2",
             "model.pt2",
-            writer="exporters.pt2_export:export_pt2",
+            writer="exporters.torch_exports:export_pt2",
             session="runtime.torch_session:TorchSession",
             model_parts="verification.inside.pt2_parts:Pt2Parts.of",
             graph="verification.structure.pt2_graph:read_pt2",

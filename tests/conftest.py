@@ -67,6 +67,18 @@ def made_exports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def threads_as_they_were() -> Iterator[None]:
+    """The number of torch's threads belongs to the process: whoever leaves another one slows everything after it."""
+    yield
+    if "torch" in sys.modules:
+        import torch
+
+        left = torch.get_num_threads()
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+        assert left == torch.get_num_threads(), f"{left} threads of torch are left"
+
+
+@pytest.fixture(autouse=True)
 def little_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the wide sweep does with the time it usually has, tests of its own show."""
     from osa_runtime.verification import cases

@@ -8,9 +8,12 @@ import dataclasses
 import fcntl
 import functools
 import hashlib
+import inspect
 import shutil
+import typing
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from osa_runtime import exporters
@@ -26,16 +29,22 @@ def kept_in(home: Path) -> Iterator[None]:
     """Within, exports are kept there, and verifications take the fresh export that they ask for from there, too."""
     from unittest import mock
 
+    from torch._export.serde import serialize
     from torch.onnx._internal.exporter._registration import onnxscript_apis
 
     from osa_runtime.verification import expectation
 
     home.mkdir(exist_ok=True)
     _home.append(home)
-    operators = functools.cache(onnxscript_apis.get_torchlib_ops)  # read anew in every export, for a fifth of its time
+    # torch reads its operators anew in every export, for a fifth of the time, and type hints for every node of a .pt2
+    # file, for a third of it.
+    operators = functools.cache(onnxscript_apis.get_torchlib_ops)
+    hints = functools.cache(lambda cls: typing.get_type_hints(cls, globalns=vars(serialize.schema)))
+    cached = SimpleNamespace(**vars(typing) | {"get_type_hints": lambda cls, globalns: hints(cls)})
     with (
         mock.patch.object(expectation, "export_checkpoint", export_checkpoint),
         mock.patch.object(onnxscript_apis, "get_torchlib_ops", operators),
+        mock.patch.object(serialize, "typing", cached),
     ):
         yield
     _home.remove(home)
@@ -57,6 +66,7 @@ def export_checkpoint(checkpoint: str | Path, out: str | Path, *, checked: bool 
 def _key(checkpoint: Path, options: dict[str, Any]) -> str:
     files = sorted(path for path in checkpoint_folder(checkpoint).iterdir() if path.is_file())
     contents = [(path.name, hashlib.sha256(path.read_bytes()).hexdigest()) for path in files]
-    usual = dataclasses.asdict(ExportSettings()) | {"static": False}
+    defaults = inspect.signature(exporters.export_checkpoint).parameters.items()
+    usual = dataclasses.asdict(ExportSettings()) | {name: parameter.default for name, parameter in defaults}
     asked = sorted((name, value) for name, value in options.items() if value != usual.get(name))
     return hashlib.sha256(repr([contents, asked]).encode()).hexdigest()

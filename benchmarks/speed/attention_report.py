@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from osa_runtime.plotting import FAINT, legend_below, logarithmic
+from osa_runtime.plotting import legend_below, logarithmic
 from speed.attention_contenders import (
     ALL,
     DENSE,
@@ -119,72 +119,23 @@ def _memory(memory: Mapping[str, int] | None) -> str:
 
 
 def _plots(rows: Sequence[Row]) -> dict[str, Plot]:
-    single = sorted((row for row in rows if row.place.batch == 1), key=lambda row: row.place)
-    trained = [row for row in single if row.place.norm == TRAINED_NORM]
-    by_width = {width: [row for row in trained if row.place.width == width] for width in _widths(trained)}
-    wide = 5.2 * len(by_width)
-    plots = {
-        "attention-time.svg": Plot("Time over length", (wide, 4.4), partial(draw_lengths, by_width)),
-        "attention-ratio.svg": Plot("Times as fast, over length", (wide, 4.0), partial(draw_ratios, by_width)),
-    }
-    lengths = {row.place.tokens for row in single if row.place.norm != TRAINED_NORM}
-    if lengths:
-        width = max(row.place.width for row in single if row.place.tokens in lengths)
-        swept = [row for row in single if row.place.tokens in lengths and row.place.width == width]
-        plots["attention-norm.svg"] = Plot("Time and error over the norm", (10.4, 4.0), partial(draw_norms, swept))
-    return plots
+    trained = [row for row in rows if row.place.batch == 1 and row.place.norm == TRAINED_NORM]
+    by_width = {w: sorted((r for r in trained if r.place.width == w), key=lambda r: r.place) for w in _widths(trained)}
+    size = (5.2 * len(by_width), 4.4)
+    return {"attention-time.svg": Plot("Time over length", size, partial(draw_lengths, by_width))}
 
 
 def draw_lengths(by_width: Mapping[int, Sequence[Row]], figure: Any) -> None:
     """Time over length, a panel for each width."""
     panels = figure.subplots(1, len(by_width), squeeze=False, sharey=True)[0]
     for axes, (width, rows) in zip(panels, by_width.items(), strict=True):
-        for name in COLOURS:
-            _line(axes, {row.place.tokens: row for row in rows}, name)
-        _label(axes, f"milliseconds, batch 1, 6 heads, d = {width}", "tokens", LENGTHS)
+        for name, colour in COLOURS.items():
+            found = {row.place.tokens: row.contest.milliseconds(name) for row in rows if name in row.contest}
+            x, spreads = list(found), list(found.values())
+            axes.plot(x, [s.median for s in spreads], marker="o", ms=3.5, color=colour, label=name)
+            axes.fill_between(x, [s.p10 for s in spreads], [s.p90 for s in spreads], color=colour, alpha=0.2, lw=0)
+        logarithmic(axes.xaxis, LENGTHS, subs=(1.0,))
+        logarithmic(axes.yaxis, subs=(1.0, 3.0))
+        axes.set_title(f"milliseconds, batch 1, 6 heads, d = {width}")
+        axes.set_xlabel("tokens")
     legend_below(figure, panels[0])
-
-
-def draw_ratios(by_width: Mapping[int, Sequence[Row]], figure: Any) -> None:
-    """Times as fast as softmax and as the paper's method, over length."""
-    panels = figure.subplots(1, len(by_width), squeeze=False, sharey=True)[0]
-    for axes, (width, rows) in zip(panels, by_width.items(), strict=True):
-        for peer in (SOFTMAX, PAPER):
-            for ours, style in ((PACKED, "-"), (SEPARATE, ":")):
-                found = {row.place.tokens: row.contest.ratio(ours, peer) for row in rows}
-                points = {x: ratio.median for x, ratio in found.items() if ratio is not None}
-                look = dict(ls=style, marker="o", ms=3.5, color=COLOURS[peer], label=f"{ours}, against {peer}")
-                axes.plot(list(points), list(points.values()), **look)
-        axes.axhline(1, color=FAINT, lw=1)
-        _label(axes, f"times as fast, d = {width}", "tokens", LENGTHS[:-1])
-    legend_below(figure, panels[0], columns=2)
-
-
-def draw_norms(rows: Sequence[Row], figure: Any) -> None:
-    """Time and error over ‖S‖."""
-    time, error = figure.subplots(1, 2)
-    for name in SWEPT:
-        _line(time, {row.place.norm: row for row in rows}, name)
-        points = {row.place.norm: row.errors[name] for row in rows if name in row.errors}
-        error.plot(list(points), list(points.values()), marker="o", ms=3.5, color=COLOURS[name])
-    place = f"{rows[0].place.tokens} tokens, 6 heads, d = {rows[0].place.width}"
-    _label(time, f"milliseconds, {place}", "‖S‖₂")
-    _label(error, f"relative error against float64, {place}", "‖S‖₂")
-    error.yaxis.set_major_formatter("{x:.0e}")
-    legend_below(figure, time)
-
-
-def _line(axes: Any, rows: Mapping[float, Row], name: str) -> None:
-    found = {x: row.contest.milliseconds(name) for x, row in rows.items() if name in row.contest}
-    if not found:
-        return
-    x, spreads = list(found), list(found.values())
-    axes.plot(x, [s.median for s in spreads], marker="o", ms=3.5, color=COLOURS[name], label=name)
-    axes.fill_between(x, [s.p10 for s in spreads], [s.p90 for s in spreads], color=COLOURS[name], alpha=0.2, lw=0)
-
-
-def _label(axes: Any, title: str, x_label: str, ticks: Sequence[float] = ()) -> None:
-    logarithmic(axes.xaxis, ticks, subs=(1.0,))
-    logarithmic(axes.yaxis, subs=(1.0, 3.0))
-    axes.set_title(title)
-    axes.set_xlabel(x_label)

@@ -16,8 +16,8 @@ from osa_runtime.errors import DeviceError, InputError, RunError
 from osa_runtime.exporters.eager import rounding_depth
 from osa_runtime.models import load_checkpoint
 from osa_runtime.models.checkpoint import WEIGHTS_FILE, checkpoint_folder
-from osa_runtime.runtime.device import parse_device
-from osa_runtime.runtime.providers import torch_cuda_problem
+from osa_runtime.runtime.device import parse_device, torch_cuda_problem
+from osa_runtime.runtime.torch_session import torch_threads
 
 Array = NDArray[Any]
 
@@ -46,10 +46,8 @@ class EagerModel:
 
     def run(self, feeds: Mapping[str, Array], order: Sequence[str]) -> list[Array]:
         """The outputs, for inputs in the order of ``order``."""
-        if torch.get_num_threads() != self._threads:
-            torch.set_num_threads(self._threads)
         try:
-            with torch.inference_mode():
+            with torch.inference_mode(), torch_threads(self._threads):
                 outputs = self._model(*(self._tensor(feeds[name]) for name in order if name in feeds))
         except InputError:
             raise

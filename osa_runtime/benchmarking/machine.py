@@ -15,18 +15,20 @@ from typing import Any
 from osa_runtime import __version__
 from osa_runtime.benchmarking.result import plural
 from osa_runtime.environment import installed_version, usable_cores
-from osa_runtime.runtime.providers import installed_wheels
+from osa_runtime.runtime.device import installed_wheels
 
 PACKAGES = ("numpy", "torch")
 CPU_INFO = Path("/proc/cpuinfo")
 STAT = Path("/proc/stat")
+VECTORS = {"avx512f": "AVX-512", "avx2": "AVX2"}
 TICKS_OF = {"user": 0, "nice": 1, "system": 2, "irq": 5, "softirq": 6, "steal": 7}
 TOLERATED = 0.1  # of all cores
 
 
 def describe_machine() -> dict[str, Any]:
     return {
-        "cpu": _cpu_model(),
+        "cpu": _cpu_entry("model name") or platform.processor() or platform.machine(),
+        "instructions": _instructions(),
         "cores": usable_cores(),
         "platform": platform.platform(),
         "load_average": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
@@ -36,13 +38,19 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
-def _cpu_model() -> str:
+def _cpu_entry(name: str) -> str:
+    """An entry of the first core; empty where the system does not tell."""
     try:
         lines = CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.partition(":")[0].strip() == name), "")
+
+
+def _instructions() -> str:
+    """The widest vector instructions, which decide the speed of products; else the name of the architecture."""
+    flags = _cpu_entry("flags").split()
+    return next((name for flag, name in VECTORS.items() if flag in flags), platform.machine())
 
 
 class ContentionWatch:

@@ -16,8 +16,15 @@ from osa_runtime.errors import InputError
 from osa_runtime.manifest import Manifest, Quantization
 from osa_runtime.onnx_files import LARGEST_SINGLE_FILE, weight_bytes, weight_files
 from osa_runtime.parity.comparison import Metrics
-from osa_runtime.quantization.activations import Ranges, check_ranges, measure_ranges, quantize_dynamic, quantize_static
-from osa_runtime.quantization.calibration import Calibration, read_calibration
+from osa_runtime.quantization.activations import (
+    Calibration,
+    Ranges,
+    check_ranges,
+    measure_ranges,
+    quantize_dynamic,
+    quantize_static,
+    read_calibration,
+)
 from osa_runtime.quantization.checks import check_file, check_rewriting, deviation, random_feeds
 from osa_runtime.quantization.weights import Selection, carry_nan, quantize_products, quantize_tables, select
 from osa_runtime.runtime.session import load

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from osa_runtime.runtime.providers import (
+from osa_runtime.runtime.device import (
     ProviderStatus,
     installed_wheels,
     probe_provider,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from osa_runtime.errors import InputError
-from osa_runtime.runtime.providers import answer_of, ask, installed_wheels
+from osa_runtime.runtime.device import answer_of, ask, installed_wheels
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 OPEN_END = 2**31 - 1  # ONNX Runtime's notation for "until the operator changes"

@@ -18,9 +18,17 @@ import numpy as np
 from osa_runtime.errors import ArtifactError, MissingDependencyError, RunError
 from osa_runtime.interface import Interface, TensorSpec, check_agreement
 from osa_runtime.manifest import Manifest
-from osa_runtime.runtime.device import CPU, Device, LoadOptions, Placement
+from osa_runtime.runtime.device import (
+    CPU,
+    CUDA_PROVIDER,
+    ON_THE_CPU,
+    Device,
+    LoadOptions,
+    Placement,
+    onnx_cuda_problem,
+    wheel_problem,
+)
 from osa_runtime.runtime.input_checks import Array
-from osa_runtime.runtime.providers import CUDA_PROVIDER, ON_THE_CPU, onnx_cuda_problem, wheel_problem
 from osa_runtime.runtime.session import Session, Source
 
 CPU_PROVIDER = "CPUExecutionProvider"

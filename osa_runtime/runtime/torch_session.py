@@ -19,9 +19,8 @@ import numpy as np
 
 from osa_runtime.errors import ArtifactError, InputError, InterfaceError, MissingDependencyError, RunError
 from osa_runtime.interface import ANY_DTYPE, ANY_SHAPE, Interface, TensorSpec
-from osa_runtime.runtime.device import CPU, Device, LoadOptions, Placement
+from osa_runtime.runtime.device import CPU, Device, LoadOptions, Placement, torch_cuda_problem
 from osa_runtime.runtime.input_checks import Array
-from osa_runtime.runtime.providers import torch_cuda_problem
 from osa_runtime.runtime.session import Session, Source
 from osa_runtime.runtime.torch_archives import refuse_ambiguous, refuse_code
 
@@ -157,7 +156,7 @@ class TorchSession(Session):
         tensors = [self._tensor(spec.name, arrays.get(spec.name)) for spec in self.inputs]
         module = self.module
         try:
-            with self._lock, self._torch.inference_mode(), self._thread_count():
+            with self._lock, self._torch.inference_mode(), torch_threads(self._threads):
                 values = module(*tensors)
         except Exception as error:
             raise RunError(f"torch failed while it ran {self.path}: {cause_of(error)}") from error
@@ -182,21 +181,22 @@ class TorchSession(Session):
         # A copy: a model may return one of its own weights, which callers must not change.
         return {spec.name: np.array(x.cpu().numpy()) for spec, x in zip(self.outputs, found, strict=True)}
 
-    @contextlib.contextmanager
-    def _thread_count(self) -> Iterator[None]:
-        if self._threads is None:
-            yield
-            return
-        before = self._torch.get_num_threads()
-        self._torch.set_num_threads(self._threads)
-        try:
-            yield
-        finally:
-            self._torch.set_num_threads(before)
-
     def close(self) -> None:
         super().close()
         self._module = None
+
+
+@contextlib.contextmanager
+def torch_threads(count: int | None) -> Iterator[None]:
+    """Let torch use this many threads, a setting of the whole process, and restore it; None leaves it as it is."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _place(torch: Any, options: LoadOptions) -> tuple[Device, Placement]:

@@ -13,9 +13,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from osa_runtime.training.catalogue import data_folder
+    from osa_runtime.training.catalogue import data_folder, fetch_dataset
     from osa_runtime.training.datasets import Dataset, load_dataset
-    from osa_runtime.training.fetch import fetch_dataset
     from osa_runtime.training.loop import EpochRecord
     from osa_runtime.training.run import TrainingResult, train_classifier
     from osa_runtime.training.settings import TrainingSettings

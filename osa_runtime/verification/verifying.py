@@ -16,7 +16,8 @@ from osa_runtime.parity.comparison import Tolerance
 from osa_runtime.parity.feeds import Case, sweep
 from osa_runtime.parity.judgement import Answers, Rules, judge
 from osa_runtime.parity.tolerances import Spread, relative_tolerance, rounding_move
-from osa_runtime.quantization.calibration import read_calibration
+from osa_runtime.quantization.activations import read_calibration
+from osa_runtime.runtime.torch_session import torch_threads
 from osa_runtime.sample_inputs import sample_inputs
 from osa_runtime.verification.answers import answer, check_rows, reference_answers
 from osa_runtime.verification.bisect import Suspicion, bisect
@@ -25,7 +26,7 @@ from osa_runtime.verification.expectation import Expectation, check_interface, c
 from osa_runtime.verification.inside.eager_parts import EagerParts
 from osa_runtime.verification.inside.model_parts import Array, ModelParts
 from osa_runtime.verification.layer_checks import check_layers, undecided_beyond_range
-from osa_runtime.verification.options import Progress, Run, VerifyOptions, certify, torch_threads
+from osa_runtime.verification.options import Progress, Run, VerifyOptions, certify, fitting_threads
 from osa_runtime.verification.rounded_weights import check_rounding
 from osa_runtime.verification.structure.check import check_structure
 from osa_runtime.verification.subject import Subject, check_files, check_precision
@@ -67,7 +68,7 @@ def verify(
         checks.append(Check("interface", False, str(error)))
         described = {"name": path.name, "files": {}}
         return _early(chosen, described, reference, checks)
-    with subject.session, torch_threads(chosen.where.threads, subject.parameters):
+    with subject.session, torch_threads(fitting_threads(chosen.where.threads, subject.parameters)):
         if chosen.calibration is not None:
             known = (against, module, factory) != (None, None, None)
             _check_calibration(chosen.calibration, subject, known=known)

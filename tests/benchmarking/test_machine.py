@@ -50,3 +50,25 @@ def test_cores_beyond_the_threads_may_be_used(
 ) -> None:
     monkeypatch.setattr(machine, "usable_cores", lambda: 4)
     assert bool(contention_doubt(busy, threads)) is doubted
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("fpu avx2 avx512f", "AVX-512"),
+        ("fpu avx avx2", "AVX2"),
+        ("fpu", "some-architecture"),
+        (None, "some-architecture"),
+    ],
+)
+def test_the_vector_instructions_are_those_of_the_first_core(
+    flags: str | None, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "CPU_INFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(machine.platform, "machine", lambda: "some-architecture")
+    monkeypatch.setattr(machine.platform, "processor", lambda: "")
+    if flags is not None:
+        (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nmodel name\t: P 7\nflags\t\t: {flags}\n\nprocessor\t: 1\n")
+    described = machine.describe_machine()
+    assert described["instructions"] == expected
+    assert described["cpu"] == ("P 7" if flags is not None else "some-architecture")

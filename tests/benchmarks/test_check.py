@@ -9,7 +9,7 @@ from typing import Any
 
 import check
 import pytest
-from speed.release_ratios import (
+from check import (
     HELD,
     REGRESSED,
     UNDECIDED,
@@ -23,7 +23,7 @@ from speed.release_ratios import (
 
 from osa_runtime.benchmarking.result import Percentiles
 
-MACHINE = {"cpu": "P", "cores": 2, "versions": {"torch": "2"}, "load_average": 0.0}
+MACHINE = {"cpu": "P", "instructions": "AVX2", "cores": 2, "versions": {"torch": "2"}, "load_average": 0.0}
 
 
 def reading(ratio: float, doubt: str | None = None) -> Reading:
@@ -105,9 +105,9 @@ def test_the_exit_codes_tell_slower_from_undecided() -> None:
     assert "others" in reason
 
 
-def write_baseline(path: Path, **changes: Any) -> Path:
-    content = as_baseline([Comparison("a", None, (reading(4.0),))], MACHINE, threads=1) | changes
-    path.write_text(json.dumps(content))
+def write_baseline(path: Path, kind: str = "AVX2, 1 thread") -> Path:
+    entry = as_baseline([Comparison("a", None, (reading(4.0),))], MACHINE)
+    path.write_text(json.dumps({"baselines": {kind: entry}}))
     return path
 
 
@@ -120,11 +120,33 @@ def run_check(monkeypatch: pytest.MonkeyPatch, group: Any, *arguments: str) -> i
 def test_a_written_baseline_is_held_by_the_same_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = ["--baseline", str(tmp_path / "b.json")]
     assert run_check(monkeypatch, Group(a=[reading(4.0)]), *file, "--write") == check.SUCCESS
-    written = json.loads((tmp_path / "b.json").read_text())
+    written = check.read_baselines(tmp_path / "b.json")["AVX2, 1 thread"]
     assert written["ratios"]["a"]["median"] == 4.0
-    assert (written["provisional"], written["threads"], written["machine"]["cpu"]) == (False, 1, "P")
+    assert (written["provisional"], written["machine"]["cpu"]) == (False, "P")
     assert run_check(monkeypatch, Group(a=[reading(4.0)]), *file) == check.SUCCESS
     assert run_check(monkeypatch, Group(a=[reading(3.0)] * 3), *file) == check.FAILED
+
+
+def test_baselines_of_other_processors_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_baseline(tmp_path / "b.json", "AVX-512, 1 thread")
+    assert run_check(monkeypatch, Group(a=[reading(7.0)]), "--baseline", str(path), "--write") == check.SUCCESS
+    medians = {kind: entry["ratios"]["a"]["median"] for kind, entry in check.read_baselines(path).items()}
+    assert medians == {"AVX-512, 1 thread": 4.0, "AVX2, 1 thread": 7.0}
+
+
+@pytest.mark.parametrize("kind", ["AVX-512, 1 thread", "AVX2, 2 threads", None])
+def test_another_kind_of_processor_decides_nothing_and_measures_nothing(
+    kind: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "b.json"
+    if kind is not None:
+        write_baseline(path, kind)
+    group = Group(a=[reading(4.0)])
+    assert run_check(monkeypatch, group, "--baseline", str(path)) == check.UNDECIDABLE
+    assert group.calls == 0
+    message = capsys.readouterr().err
+    assert f"no baseline for AVX2, 1 thread (P), only for {kind or 'nothing'}" in message
+    assert "python benchmarks/check.py --write" in message
 
 
 def test_a_baseline_of_a_busy_machine_decides_nothing(
@@ -138,31 +160,29 @@ def test_a_baseline_of_a_busy_machine_decides_nothing(
         assert "measured on a busy machine and decides nothing" in capsys.readouterr().out
 
 
-def test_another_processor_is_noted(
+def test_the_processor_of_the_baseline_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = write_baseline(tmp_path / "b.json", machine={"cpu": "Q"})
+    path = write_baseline(tmp_path / "b.json")
+    path.write_text(path.read_text().replace('"cpu": "P"', '"cpu": "Q"'))
     run_check(monkeypatch, Group(a=[reading(4.0)]), "--baseline", str(path))
-    assert "measured on Q, this is P" in capsys.readouterr().out
+    assert "measured on Q; this is P" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("content", [None, "", "[]", "{}", '{"ratios": {"a": 1}, "threads": 1}'])
-def test_a_baseline_that_cannot_be_read_is_wrong_usage(
-    content: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"baselines": 1}', '{"baselines": {"k": {"ratios": {"a": 1}}}}'])
+@pytest.mark.parametrize("write", [(), ("--write",)], ids=["check", "write"])
+def test_a_file_that_cannot_be_read_is_wrong_usage_and_stays(
+    content: str,
+    write: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     path = tmp_path / "b.json"
-    if content is not None:
-        path.write_text(content)
-    assert run_check(monkeypatch, Group(), "--baseline", str(path)) == check.USAGE
-    assert "--write" in capsys.readouterr().err
-
-
-def test_other_threads_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = write_baseline(tmp_path / "b.json", threads=2)
-    assert run_check(monkeypatch, Group(), "--baseline", str(path)) == check.USAGE
-    assert "was measured with 2 threads" in capsys.readouterr().err
+    path.write_text(content)
+    assert run_check(monkeypatch, Group(), "--baseline", str(path), *write) == check.USAGE
+    assert "cannot be read as baselines" in capsys.readouterr().err
+    assert path.read_text() == content
 
 
 def test_a_wrong_answer_fails_without_a_comparison(
@@ -176,10 +196,10 @@ def test_a_wrong_answer_fails_without_a_comparison(
     assert "relative error" in capsys.readouterr().err
 
 
-def test_the_committed_baseline_has_the_ratios_that_are_measured(checkout: Path) -> None:
-    from speed.release_ratios import POINTS, SUBJECTS
-
-    ratios = check.read_baseline(checkout / "benchmarks" / "baseline.json", 2)["ratios"]
-    places = {name.partition(": ")[0] for name in ratios}
-    assert places == {str(point) for point in POINTS} | {f"{subject.name}, batch 1" for subject in SUBJECTS}
-    assert all(figures["median"] > 0 for figures in ratios.values())
+def test_the_committed_baselines_have_the_ratios_that_are_measured(checkout: Path) -> None:
+    baselines = check.read_baselines(checkout / "benchmarks" / "baseline.json")
+    assert baselines
+    for baseline in baselines.values():
+        places = {name.partition(": ")[0] for name in baseline["ratios"]}
+        assert places == {str(p) for p in check.POINTS} | {f"{subject.name}, batch 1" for subject in check.SUBJECTS}
+        assert all(figures["median"] > 0 for figures in baseline["ratios"].values())

@@ -195,8 +195,7 @@ def test_a_key_that_is_none_is_known_before_the_work(vit: tuple[Path, Path], tmp
 
 
 def test_a_pass_above_its_limit_says_why(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    from osa_runtime.cli.verify_files import Files
-    from osa_runtime.cli.verify_report import VerifyReport
+    from osa_runtime.cli.verify_report import Files, VerifyReport
     from osa_runtime.parity.certificate import CaseResult, Certificate, OutputResult
 
     def output(error: float, reason: str) -> OutputResult:

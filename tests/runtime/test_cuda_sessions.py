@@ -11,33 +11,33 @@ import numpy as np
 import pytest
 
 from osa_runtime import DeviceError, load
-from osa_runtime.runtime import onnx_session, providers
-from osa_runtime.runtime.providers import ProviderStatus
+from osa_runtime.runtime import device, onnx_session
+from osa_runtime.runtime.device import ProviderStatus
 from small_models import MODELS, feeds
 
 Exported = Callable[[str, str], Path]
-CUDA = providers.CUDA_PROVIDER
+CUDA = device.CUDA_PROVIDER
 
 
 def needs_cuda(kind: str) -> pytest.MarkDecorator:
     if kind == "onnx":
-        problem = providers.onnx_cuda_problem() if providers.driver_loads() else "no NVIDIA driver on this machine"
+        problem = device.onnx_cuda_problem() if device.driver_loads() else "no NVIDIA driver on this machine"
     else:
         torch = pytest.importorskip("torch")
-        problem = providers.torch_cuda_problem(torch, 0)
+        problem = device.torch_cuda_problem(torch, 0)
     return pytest.mark.skipif(problem is not None, reason=str(problem))
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, *, driver: bool, listed: tuple[str, ...] = (CUDA,), **status: str) -> None:
-    monkeypatch.setattr(providers, "listed_providers", lambda: listed)
-    monkeypatch.setattr(providers, "_probe_once", lambda: ProviderStatus(CUDA, False, **status))
-    monkeypatch.setattr(providers, "driver_loads", lambda: driver)
+    monkeypatch.setattr(device, "listed_providers", lambda: listed)
+    monkeypatch.setattr(device, "_probe_once", lambda: ProviderStatus(CUDA, False, **status))
+    monkeypatch.setattr(device, "driver_loads", lambda: driver)
 
 
 def test_the_wheel_without_cuda_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, driver=True, listed=("CPUExecutionProvider",))
-    monkeypatch.setattr(providers, "installed_wheels", lambda: {"onnxruntime": "1.31.1"})
-    problem = providers.onnx_cuda_problem() or ""
+    monkeypatch.setattr(device, "installed_wheels", lambda: {"onnxruntime": "1.31.1"})
+    problem = device.onnx_cuda_problem() or ""
     assert "onnxruntime 1.31.1 is built without CUDA" in problem
     assert 'pip install "osa-runtime[cuda]"' in problem
 
@@ -47,7 +47,7 @@ def test_the_wheel_without_cuda_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
 )
 def test_a_missing_library_or_driver_is_named(monkeypatch: pytest.MonkeyPatch, driver: bool, remedy: str) -> None:
     pretend(monkeypatch, driver=driver, reason="the library libcublas.so is missing")
-    problem = providers.onnx_cuda_problem() or ""
+    problem = device.onnx_cuda_problem() or ""
     assert "libcublas.so is missing" in problem
     assert remedy in problem
     assert "or choose the device cpu" in problem
@@ -68,9 +68,9 @@ def fake_torch(version: str | None, available: bool, count: int = 0) -> SimpleNa
     ids=["build", "driver", "number"],
 )
 def test_what_torch_lacks_is_named(torch: SimpleNamespace, message: str) -> None:
-    problem = providers.torch_cuda_problem(torch, 2) or ""
+    problem = device.torch_cuda_problem(torch, 2) or ""
     assert re.search(message, problem)
-    assert providers.torch_cuda_problem(fake_torch("13.0", True, 3), 2) is None
+    assert device.torch_cuda_problem(fake_torch("13.0", True, 3), 2) is None
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_cuda_that_cannot_be_used_is_an_error_unless_allowed(exported: Exported,
     assert session.run(feeds("vit"))["logits"].shape == (3, 10)
 
 
-@pytest.mark.skipif(providers.driver_loads(), reason="there is an NVIDIA driver on this machine")
+@pytest.mark.skipif(device.driver_loads(), reason="there is an NVIDIA driver on this machine")
 def test_a_fallback_that_onnx_runtime_keeps_quiet_about_is_found(
     exported: Exported, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,7 @@ from osa_runtime.artifact import Artifact
 from osa_runtime.errors import InputError
 from osa_runtime.quantization import quantize
 from osa_runtime.verification import VerifyOptions, verify
-from osa_runtime.verification.structure.manifests import check_ranges
+from osa_runtime.verification.structure.check import check_ranges
 
 pytestmark = pytest.mark.slow
 

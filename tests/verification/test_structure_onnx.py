@@ -20,8 +20,8 @@ from osa_runtime.errors import ArtifactError
 from osa_runtime.quantization import quantize
 from osa_runtime.verification import VerifyOptions, verify
 from osa_runtime.verification import compare as compare_artifacts
+from osa_runtime.verification.structure.check import guessed_manifest
 from osa_runtime.verification.structure.graph import MalformedGraphError
-from osa_runtime.verification.structure.manifests import guessed_manifest
 from osa_runtime.verification.structure.onnx_graph import onnx_model
 
 Deep = Callable[..., Path]

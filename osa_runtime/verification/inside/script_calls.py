@@ -1,12 +1,21 @@
-"""The modules that a TorchScript module calls, their order, and the origin of its output, read from its graphs."""
+"""The modules that a TorchScript module calls, read from its graphs, and their values, recorded or replaced.
+
+Each part gets lists and switches as attributes, and the code that calls it one more statement before and after the
+call: if the switch is on, append the value to the list; if another value is given, continue with it. So the values are
+those of the artifact's own run, whatever its control flow. Modules of one class share their code; lists and switches
+belong to each.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from osa_runtime.errors import RunError
 from osa_runtime.verification.inside.model_parts import is_closed
 
 # Graphs, nodes and values of TorchScript have no public types.
@@ -142,3 +151,204 @@ def _fails(block: Any) -> bool:
 def _own(graph: Graph) -> GraphValue:
     """The module itself, the first input of its methods."""
     return next(iter(graph.inputs()))
+
+
+INPUT, OUTPUT, CORE = "verification_input", "verification_output", "verification_core"
+
+# Copies, since later code may work in place.
+STATEMENTS = """
+def verification_cut(wanted: bool, kept: List[Tensor], given: List[Tensor], value: Tensor,
+                     mask: Optional[Tensor]) -> Tensor:
+    if wanted:
+        kept.append(value.clone())
+        if mask is not None:
+            kept.append(mask.clone())
+    if len(given) > 0:
+        return given[0].clone()
+    return value
+
+def verification_core(wanted: bool, kept: List[Tensor], q: Tensor, k: Tensor, v: Tensor, scale: Tensor,
+                      mask: Optional[Tensor], out: Tensor):
+    if wanted:
+        kept.extend([q.clone(), k.clone(), v.clone(), scale.clone(), out.clone()])
+        if mask is not None:
+            kept.append(mask.clone())
+"""
+
+
+class Recorder:
+    """Changes the graphs of a module, which must not have run before."""
+
+    def __init__(self, calls: ScriptCalls) -> None:
+        self._statements = torch.jit.CompilationUnit(STATEMENTS)
+        self._calls, self._parts = calls, list(calls.modules.values())
+        self._known: set[tuple[str, str]] = set()
+        self._seen: set[str] = set()
+
+    def add_cuts(self, units: Sequence[str]) -> None:
+        """Add statements around every call of these units."""
+        kinds = {_type_name(self._calls.modules[name]) for name in units}
+        for path in self._calls.modules:
+            graph = self._calls.forward(path)
+            if graph is None or _type_name(self._calls.modules[path]) in self._seen:
+                continue
+            self._seen.add(_type_name(self._calls.modules[path]))
+            for call in graph.findAllNodes("prim::CallMethod", recurse=True):
+                if call.s("name") == "forward" and call.inputsAt(0).type().qualified_name() in kinds:
+                    self._cut(graph, call, path)
+
+    def _cut(self, graph: Graph, call: GraphNode, path: str) -> None:
+        receiver = call.inputsAt(0)
+        self._register(receiver.type().qualified_name(), INPUT)
+        self._register(receiver.type().qualified_name(), OUTPUT)
+        x = self._calls.passed_on(call.inputsAt(1), path, graph)
+        graph.setInsertPoint(call)
+        inputs = list(call.inputs())
+        taken = self._insert_cut(graph, receiver, INPUT, x, inputs[2] if len(inputs) > 2 else None)
+        call.replaceInput(1, taken)
+        # Also later readers of the same value, such as a residual sum.
+        x.replaceAllUsesAfterNodeWith(call, taken)
+        out, following = call.output(), graph.create("prim::Constant", 1)
+        following.insertAfter(call)
+        graph.setInsertPoint(following)
+        given = self._insert_cut(graph, receiver, OUTPUT, out)
+        out.replaceAllUsesAfterNodeWith(following, given)
+        following.destroy()
+
+    def _insert_cut(
+        self, graph: Graph, receiver: GraphValue, what: str, value: GraphValue, mask: GraphValue | None = None
+    ) -> GraphValue:
+        arguments = [_attribute(graph, receiver, name, kind) for name, kind in _attributes(what)]
+        mask_or_none = graph.insertConstant(None) if mask is None else mask
+        return graph.insertGraph(self._statements.verification_cut.graph, [*arguments, value, mask_or_none])[0]
+
+    def add_core(self, part: Any) -> None:
+        if (_type_name(part), CORE) in self._known:
+            return  # another part shares the code
+        self._register(_type_name(part), CORE)
+        graph = part._c._get_method("forward").graph
+        call = attention_call(graph)
+        assert call is not None, "only layers that hold the call have a core"
+        graph.setInsertPoint(graph.return_node())
+        own = next(iter(graph.inputs()))
+        arguments = [_attribute(graph, own, name, kind) for name, kind in _attributes(CORE)[:2]]
+        values = [*list(call.inputs())[1:6], call.output()]
+        graph.insertGraph(self._statements.verification_core.graph, [*arguments, *values])
+
+    def _register(self, kind: str, what: str) -> None:
+        """Add what the code reads to every part that runs it; otherwise torch reads invalid memory."""
+        if (kind, what) in self._known:
+            return
+        self._known.add((kind, what))
+        for part in self._parts:
+            if _type_name(part) == kind:
+                for name, type_ in _attributes(what):
+                    part._c._register_attribute(name, type_, False if name.endswith("wanted") else [])
+
+
+@contextlib.contextmanager
+def recording(parts: Sequence[Any], what: str) -> Iterator[None]:
+    """While active, these parts keep their inputs or outputs; read them with ``recorded`` before it ends."""
+    try:
+        for part in parts:
+            part._c.setattr(f"{what}_wanted", True)
+        yield
+    finally:
+        for part in parts:
+            part._c.setattr(f"{what}_wanted", False)
+            part._c.setattr(what, [])
+
+
+@contextlib.contextmanager
+def replacing(values: Mapping[Any, tuple[Tensor, Tensor]]) -> Iterator[None]:
+    """While active, each part takes the first and returns the second of its tensors."""
+    try:
+        for part, (x, out) in values.items():
+            part._c.setattr(f"{INPUT}_given", [x])
+            part._c.setattr(f"{OUTPUT}_given", [out])
+        yield
+    finally:
+        for part in values:
+            for what in (INPUT, OUTPUT):
+                part._c.setattr(f"{what}_given", [])
+
+
+def recorded(part: Any, name: str, what: str, counts: Sequence[int] = (1,)) -> list[Tensor]:
+    found: list[Tensor] = part._c.getattr(what)
+    if len(found) not in counts:
+        raise RunError(f"{name} was expected to run once, but kept {len(found)} tensors; export the model again.")
+    return found
+
+
+def attention_call(graph: Graph) -> GraphNode | None:
+    """The one call of ``orthogonal_attention`` in a graph, outside branches and loops."""
+    calls = [node for node in graph.findAllNodes("prim::CallFunction", recurse=True) if _is_attention(node)]
+    outermost = [node for node in graph.nodes() if node.kind() == "prim::CallFunction" and _is_attention(node)]
+    if len(calls) != 1 or len(outermost) != 1 or str(outermost[0].inputsAt(4).type()) != "Tensor":
+        return None
+    return outermost[0]
+
+
+def _is_attention(node: GraphNode) -> bool:
+    return node.inputsAt(0).type().annotation_str.endswith("osa_runtime.ops.attention.orthogonal_attention")
+
+
+def _type_name(part: Any) -> str:
+    return part._c._type().qualified_name()
+
+
+def _attributes(what: str) -> list[tuple[str, Any]]:
+    tensors = torch._C.ListType(torch._C.TensorType.get())
+    found = [(f"{what}_wanted", torch._C.BoolType.get()), (what, tensors)]
+    return found if what == CORE else [*found, (f"{what}_given", tensors)]
+
+
+def _attribute(graph: Graph, owner: GraphValue, name: str, kind: Any) -> GraphValue:
+    node = graph.create("prim::GetAttr", [owner], 1)
+    node.s_("name", name)
+    graph.insertNode(node)
+    node.output().setType(kind)
+    return node.output()
+
+
+# The places of q, k, v and mask among the inputs of the call; the function itself comes first, the scale fourth.
+GIVEN = {"q": 1, "k": 2, "v": 3, "mask": 5}
+
+
+def attention_function(part: Any) -> Any:
+    """(layer, q, k, v, mask) → exp(S)·v, from a copy of the layer's code; scale and options stay the layer's own."""
+    graph = part._c._get_method("forward").graph.copy()
+    call = attention_call(graph)
+    assert call is not None, "only layers that hold the call can apply attention"
+    old = list(graph.inputs())[1:]
+    for name, place in GIVEN.items():
+        value = graph.addInput(f"given_{name}")
+        value.setType(_optional_tensor() if name == "mask" else torch._C.TensorType.get())
+        call.replaceInput(place, value)
+    graph.eraseOutput(0)
+    graph.registerOutput(call.output())
+    _drop_unneeded(graph)
+    for _ in old:
+        graph.eraseInput(1)
+    return torch._C._create_function_from_graph("apply_attention", graph)
+
+
+def _drop_unneeded(graph: Graph) -> None:
+    """Remove unused nodes, also those with side effects, such as the projections of a missing input."""
+    needed = {value.debugName() for value in graph.outputs()}
+    for node in reversed(list(graph.nodes())):
+        if needed.isdisjoint(value.debugName() for value in node.outputs()):
+            node.destroy()
+        else:
+            needed.update(value.debugName() for value in _read(node))
+
+
+def _read(node: Any) -> list[GraphValue]:
+    """The values that a node reads, also inside its branches."""
+    inner = [value for block in node.blocks() for value in block.outputs()]
+    inner += [value for block in node.blocks() for part in block.nodes() for value in _read(part)]
+    return [*node.inputs(), *inner]
+
+
+def _optional_tensor() -> Any:
+    return torch._C.OptionalType(torch._C.TensorType.get())

@@ -12,12 +12,12 @@ from osa_runtime.runtime.session import Session
 from osa_runtime.runtime.torch_session import read_torchscript
 from osa_runtime.steps import quiet
 from osa_runtime.verification.inside.model_parts import Array, Calls, Core, Glue, ModelParts, Written
-from osa_runtime.verification.inside.script_calls import ScriptCalls
-from osa_runtime.verification.inside.script_recording import (
+from osa_runtime.verification.inside.script_calls import (
     CORE,
     INPUT,
     OUTPUT,
     Recorder,
+    ScriptCalls,
     attention_call,
     attention_function,
     recorded,

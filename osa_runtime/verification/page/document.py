@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from osa_runtime.atomic import atomic_file
-from osa_runtime.parity import wording
-from osa_runtime.parity.certificate import Certificate
+from osa_runtime.parity.certificate import WORDS, Certificate, verdict_meaning
 from osa_runtime.plotting import require_matplotlib
 from osa_runtime.verification.page.cases import (
     cases_table,
@@ -86,17 +85,17 @@ def summary(certificate: Certificate) -> Html:
 
 def title(certificate: Certificate) -> str:
     word = {"compare": "comparison", "consistency": "consistency"}.get(certificate.kind, "verification")
-    return f"{wording.word(certificate)} · {name_of(certificate.subject)} · {word}"
+    return f"{WORDS[certificate.verdict]} · {name_of(certificate.subject)} · {word}"
 
 
 def _verdict(certificate: Certificate) -> Html:
     mark = {"pass": "✓", "consistent": "≈", "fail": "✗"}[certificate.verdict]
-    proof = [tag("strong", f"{certificate.basis}: "), wording.meaning(certificate), "."]
+    proof = [tag("strong", f"{certificate.basis}: "), verdict_meaning(certificate), "."]
     about = [tag("p", _against(certificate)), tag("p", *proof), tag("p", _when(certificate.created))]
     if certificate.signature is not None:
         about.append(tag("p", "Signed (Ed25519) by the key ", tag("span", certificate.signature.key, class_="hash")))
     text = tag("div", tag("h1", name_of(certificate.subject)), *about)
-    big = tag("div", f"{mark} {wording.word(certificate)}", class_="word")
+    big = tag("div", f"{mark} {WORDS[certificate.verdict]}", class_="word")
     return tag("header", big, text, class_=f"verdict {certificate.verdict}")
 
 

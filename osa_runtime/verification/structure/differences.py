@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from osa_runtime.verification.structure.graph import MalformedGraphError, Model, Node, Operator
-from osa_runtime.verification.structure.scopes import Scope, main_scope
+from osa_runtime.verification.structure.graph import MalformedGraphError, Model, Node, Operator, Scope, main_scope
 
 FURTHEST = 500  # values to search for the neighbours of an extra or missing node
 

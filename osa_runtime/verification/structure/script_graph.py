@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from osa_runtime.exporters.torchscript_export import in_order, is_code, is_needed
+from osa_runtime.exporters.torch_exports import in_order, is_code, is_needed
 from osa_runtime.verification.structure.graph import (
     Array,
     Fact,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from osa_runtime.errors import MissingDependencyError
-from osa_runtime.runtime import installed_wheels, probe_provider, probe_providers, providers, wheel_problem
+from osa_runtime.runtime import device, installed_wheels, probe_provider, probe_providers, wheel_problem
 from osa_runtime.runtime.probe import IDENTITY_MODEL
 
 
@@ -98,14 +98,14 @@ def test_silent_probe(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_hanging_probe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     sleeper = tmp_path / "sleeper.py"
     sleeper.write_text("import time; time.sleep(30)")
-    monkeypatch.setattr(providers, "PROBE", sleeper)
-    monkeypatch.setattr(providers, "PROBE_TIMEOUT", 0.2)
+    monkeypatch.setattr(device, "PROBE", sleeper)
+    monkeypatch.setattr(device, "PROBE_TIMEOUT", 0.2)
     assert "did not start within" in (probe_provider("CUDAExecutionProvider").reason or "")
 
 
 @pytest.mark.parametrize("module", [None, object()], ids=["not importable", "an empty namespace"])
 def test_missing_or_damaged_onnxruntime(monkeypatch: pytest.MonkeyPatch, module: Any) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", module)
-    monkeypatch.setattr(providers, "wheel_problem", lambda: None)
+    monkeypatch.setattr(device, "wheel_problem", lambda: None)
     with pytest.raises(MissingDependencyError, match="cannot be imported"):
         probe_providers()

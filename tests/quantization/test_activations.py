@@ -13,7 +13,7 @@ from made_once import export_checkpoint
 from osa_runtime.artifact import Artifact
 from osa_runtime.errors import InputError, RunError
 from osa_runtime.quantization import quantize
-from osa_runtime.quantization.calibration import read_calibration
+from osa_runtime.quantization.activations import read_calibration
 from small_models import feeds
 
 Exported = Callable[[str, str], Path]

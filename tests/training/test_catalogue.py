@@ -17,8 +17,7 @@ import pytest
 
 from osa_runtime.errors import DataError, StorageError
 from osa_runtime.training import catalogue, fetch_dataset, load_dataset
-from osa_runtime.training.catalogue import IDX_FILES
-from osa_runtime.training.fetch import parse_idx
+from osa_runtime.training.catalogue import IDX_FILES, parse_idx
 
 
 def idx(array: np.ndarray) -> bytes:

@@ -1,8 +1,10 @@
-"""The TorchScript format: ``torch.jit.script``, which keeps the data-dependent number of squarings.
+"""The two formats of torch. Both keep the data-dependent number of squarings.
 
-The bytes of the file depend on the model alone. torch numbers the names of types over all that a process has compiled
-(``___torch_mangle_7``), writes constants in the order of a set, dates the entries of the archive, and stores the paths
-of the source files; all of that is put in order here.
+TorchScript is ``torch.jit.script``. The bytes of its file depend on the model alone: torch numbers the names of types
+over all that a process has compiled (``___torch_mangle_7``), writes constants in the order of a set, dates the entries
+of the archive, and stores the paths of the source files; all of that is put in order here.
+
+torch.export, ``.pt2``, has loops and branches as graph operators.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from torch import nn
 
 from osa_runtime.errors import ExportError
 from osa_runtime.exporters.examples import Examples
-from osa_runtime.exporters.folding import reason
+from osa_runtime.exporters.folding import errors_naming_layers, reason
 from osa_runtime.exporters.manifest_entries import traced_settings
 from osa_runtime.exporters.settings import ExportSettings
 from osa_runtime.formats import FORMATS
@@ -167,3 +169,40 @@ def _new_names(order: Iterable[str]) -> dict[str, str]:
         names[name] = plain if plain not in taken else f"{module}.___torch_mangle_{next(numbers)}.{last}"
         taken.add(plain)
     return names
+
+
+def export_pt2(
+    module: nn.Module,
+    examples: Examples,
+    _: tuple[str, ...],
+    settings: ExportSettings,
+    folder: Path,
+    progress: Progress,
+) -> tuple[AttentionSettings | None, tuple[AttentionCall, ...]]:
+    """Write ``model.pt2`` into the folder; returns the OSA settings that the manifest records."""
+    osa = traced_settings(module, examples.tensors, settings)
+    save_pt2(module, examples, folder / FORMATS["pt2"].file, progress)
+    return osa, ()
+
+
+def save_pt2(module: nn.Module, examples: Examples, path: Path, progress: Progress) -> None:
+    """Write a file that loads where this package is not installed."""
+
+    def capture() -> torch.export.ExportedProgram:
+        # Branches are compiled during capture, and their cache would apply the sizes of an earlier export as guards.
+        torch.compiler.reset()
+        return torch.export.export(module, examples.tensors, dynamic_shapes=examples.shapes(module))
+
+    with progress.step("capture the graph"), torch.no_grad(), quiet(), errors_naming_layers(module, capture):
+        program = capture()
+    with progress.step("write the model"), quiet():
+        _remove_stack_traces(program.graph_module)
+        torch.export.save(program, path)
+
+
+def _remove_stack_traces(graph_module: torch.fx.GraphModule) -> None:
+    """Remove stack traces, which hold paths of this machine, also from branches and loop bodies."""
+    for part in graph_module.modules():
+        if isinstance(part, torch.fx.GraphModule):
+            for node in part.graph.nodes:
+                node.meta.pop("stack_trace", None)
