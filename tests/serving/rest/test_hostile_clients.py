@@ -228,7 +228,17 @@ def test_a_place_that_is_not_used_goes_to_someone_else(target: Target) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "169.254.169.254", "[::2]", "[::1].evil.example", "u@localhost", "localhost:x"]
+    "name",
+    [
+        "evil.example",
+        "evil.example:80",
+        "127.0.0.1.evil.example",
+        "169.254.169.254",
+        "[::2]",
+        "[::1].evil.example",
+        "u@localhost",
+        "localhost:x",
+    ],
 )
 def test_a_name_that_is_not_this_machines_is_refused(target: Target, name: str) -> None:
     """A page whose name leads to this machine (DNS rebinding) may not use the server."""
