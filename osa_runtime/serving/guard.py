@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hmac
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -15,6 +16,7 @@ from osa_runtime.errors import InputError
 from osa_runtime.serving.refusals import Forbidden, Unauthenticated
 from osa_runtime.serving.settings import is_loopback
 
+HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^][:@/?#\\]+))(?::[0-9]{1,5})?")
 VARIABLE = "OSA_SERVE_TOKEN"
 
 
@@ -78,8 +80,6 @@ class Guard:
 
 
 def _name(host: bytes) -> str:
-    """Without the port."""
-    try:
-        return urlsplit(f"//{host.decode('latin-1')}").hostname or ""
-    except ValueError:
-        return ""
+    """Without the port and the brackets of an address; empty when it is none."""
+    match = HOST.fullmatch(host.decode("latin-1"))
+    return match[1] or match[2] if match else ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
-from collections.abc import Callable
 
 from osa_runtime.errors import ArtifactError, OsaError
 from osa_runtime.serving.engine.execution import Job, Tracing
@@ -21,7 +20,6 @@ from osa_runtime.serving.refusals import BadRequest, Refusal, as_refusal
 from osa_runtime.serving.settings import ServerSettings
 
 Answer = InferenceResponse | Refusal
-OnAnswer = Callable[[Answer], None]
 
 
 class Engine:
@@ -84,25 +82,15 @@ class Engine:
         sizes = [model.limits.body for model in self.repository.served()]
         return max(sizes) if sizes and self.settings.repository is None else self.settings.limits.body
 
-    def submit(self, request: InferenceRequest, on_answer: OnAnswer, *, alone: bool = False) -> Job:
-        """Queue a request. ``on_answer`` is called once, in the event loop; a refusal at once is raised.
+    def ask(self, request: InferenceRequest, *, alone: bool = False) -> tuple[Job, asyncio.Future[Answer]]:
+        """Queue a request; a refusal at once is raised.
 
         ``alone`` says that no other request can have come by now, so that a short run need not wait for company.
         """
         model = self.repository.find(request.model, request.version)
         arrived = time.perf_counter()
-        try:
-            return self._queue(model, request, on_answer, arrived, alone)
-        except OsaError as error:
-            refusal = as_refusal(error)
-            model.book.add_failure(time.perf_counter() - arrived, refusal.status)
-            raise refusal from None
-
-    def _queue(
-        self, model: ServedModel, request: InferenceRequest, on_answer: OnAnswer, arrived: float, alone: bool
-    ) -> Job:
-        _check_outputs(model, request)
         longest = self.settings.batching.timeout
+        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
         def on_done(job: Job) -> None:
             try:
@@ -110,17 +98,20 @@ class Engine:
             except Exception as error:  # noqa: BLE001 - a fault in counting or tracing leaves nobody waiting
                 self.log.error("answer failed unexpectedly", traceback="".join(traceback.format_exception(error)))
                 answer = as_refusal(error)
-            on_answer(answer)
+            if not answered.done():
+                answered.set_result(answer)
 
-        job = model.job(
-            request.inputs,
-            on_done,
-            arrived=arrived,
-            deadline=arrived + min(request.timeout or longest, longest),
-            allow_nonfinite=request.allows_nonfinite,
-        )
-        model.batcher.submit(job, alone=alone)
-        return job
+        try:
+            _check_outputs(model, request)
+            deadline = arrived + min(request.timeout or longest, longest)
+            allowed = request.allows_nonfinite
+            job = model.job(request.inputs, on_done, arrived=arrived, deadline=deadline, allow_nonfinite=allowed)
+            model.batcher.submit(job, alone=alone)
+        except OsaError as error:
+            refusal = as_refusal(error)
+            model.book.add_failure(time.perf_counter() - arrived, refusal.status)
+            raise refusal from None
+        return job, answered
 
     def _answer(self, model: ServedModel, request: InferenceRequest, job: Job) -> Answer:
         if self.log.requests or self.tracing.active:
@@ -152,18 +143,8 @@ class Engine:
                 error=str(job.error) if job.error else None,
             )
 
-    def ask(self, request: InferenceRequest, *, alone: bool = False) -> tuple[Job, asyncio.Future[Answer]]:
-        """``submit`` with a future in the place of a callback."""
-        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-
-        def settle(answer: Answer) -> None:
-            if not answered.done():
-                answered.set_result(answer)
-
-        return self.submit(request, settle, alone=alone), answered
-
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
-        """``submit`` for callers that wait; when they are cancelled, the request leaves the queue."""
+        """``ask`` for callers that wait; when they are cancelled, the request leaves the queue."""
         job, answered = self.ask(request)
         try:
             answer = await answered

@@ -1,7 +1,8 @@
 """Limits of what clients hold: the number of open connections, and the bytes of large requests of both transports.
 
 A large request takes room before its body is read, or before a message that has come is looked at, and keeps it until
-it is answered; one thread reads them. Small requests take none of it and never wait for large ones.
+it is answered; one thread reads them, and writes large answers. Small requests take none of it and never wait for
+large ones.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
 from osa_runtime.errors import OsaError
+from osa_runtime.serving.engine.messages import InferenceRequest, InferenceResponse
 from osa_runtime.serving.refusals import TooSlow, Unavailable
 
 LINGER = 2.0  # seconds that a client who is refused may go on sending
@@ -102,7 +104,7 @@ class Connections:
 LARGE = 64 << 10  # bytes; what is smaller is read sooner than a thread takes it over
 AT_ONCE = 2  # requests of the largest size that are in memory
 AHEAD = 2  # requests of the largest size that have come and wait for room
-PATIENCE = 2.0  # seconds that a request waits before slower ones that have room must hurry
+PATIENCE = 0.5  # seconds that a request waits before slower ones that have room must hurry
 RATE = 1 << 20  # bytes per second at which a body must come while others wait for its room
 
 T = TypeVar("T")
@@ -190,6 +192,11 @@ class LargeRequests:
         for place in self._inside:
             place.hurry(asyncio.get_running_loop().time())
         self._admit()
+
+    async def write(self, write: Callable[..., T], request: InferenceRequest, answer: InferenceResponse) -> T:
+        """``write(request, answer)``, which may take long for many rows: classes are found and written one by one."""
+        size = sum(array.nbytes for array in answer.outputs.values())
+        return write(request, answer) if size <= LARGE else await self.submit(write, request, answer)
 
     def submit(self, read: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
         """The result of ``read(*arguments)``, from the thread."""

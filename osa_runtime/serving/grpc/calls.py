@@ -192,7 +192,7 @@ class Arrivals:
             try:
                 yield arrived
                 yield from self._turn.acquire()
-            except BaseException as error:  # noqa: BLE001 - as if it were awaited
+            except BaseException as error:  # as if it were awaited
                 reading.throw(error)
                 raise
             begin = time.perf_counter()

@@ -103,7 +103,7 @@ class GrpcService:
         if isinstance(request, Refusal):
             raise request
         request.trace = metadata.get("traceparent", "")
-        return write_grpc_response(request, await self.engine.infer(request))
+        return await self.engine.large.write(write_grpc_response, request, await self.engine.infer(request))
 
     async def stream(self, messages: AsyncIterator[Any], answer: Call) -> AsyncGenerator[Any, None]:
         """Answers come in the order of the requests; while too many are under way, no further one is read."""

@@ -74,13 +74,12 @@ class Server:
         self._settings, self._log, self._on_ready = settings, log, on_ready
         self._siblings = siblings
         self._stop = asyncio.Event()
-        self._signals = 0
         self.addresses: dict[str, str] = {}
         self.engine = Engine(settings, log, siblings)
 
     async def run(self) -> None:
         """Serve until a signal or ``stop``; then answer what is under way and return."""
-        self._own_signals()
+        own_signals(self.stop)
         _check_tls(self._settings)
         guard = Guard(self._settings.token, loopback=is_loopback(self._settings.host))
         port = self._settings.http_port
@@ -181,18 +180,6 @@ class Server:
         await self.engine.close()
         self._log.info("stopped")
 
-    def _own_signals(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            with contextlib.suppress(ValueError, RuntimeError, NotImplementedError):  # not in the main thread
-                loop.add_signal_handler(number, self._on_signal)
-
-    def _on_signal(self) -> None:
-        self._signals += 1
-        if self._signals > 1:
-            os._exit(1)  # asked twice: leave at once
-        self.stop()
-
 
 def _http_config(settings: ServerSettings, app: RestApp) -> uvicorn.Config:
     return uvicorn.Config(
@@ -211,6 +198,23 @@ def _http_config(settings: ServerSettings, app: RestApp) -> uvicorn.Config:
         ssl_certfile=str(settings.tls_certificate) if settings.tls_certificate else None,
         ssl_keyfile=str(settings.tls_key) if settings.tls_key else None,
     )
+
+
+def own_signals(stop: Callable[[], None], leave: Callable[[], None] = lambda: None) -> None:
+    """Call ``stop`` at the first SIGTERM or SIGINT; at the second, ``leave`` and end at once."""
+    asked = False
+
+    def handle() -> None:
+        nonlocal asked
+        if asked:
+            leave()
+            os._exit(1)
+        asked = True
+        stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with contextlib.suppress(ValueError, RuntimeError, NotImplementedError):  # not in the main thread
+            asyncio.get_running_loop().add_signal_handler(number, handle)
 
 
 def bind(host: str, port: int, *, shared: bool) -> socket.socket:

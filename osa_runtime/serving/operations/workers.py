@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import multiprocessing
-import os
 import signal
 import sys
 import time
@@ -22,7 +21,7 @@ from osa_runtime.errors import OsaError, RunError
 from osa_runtime.serving.engine.siblings import Answer, Question, Ready, Siblings
 from osa_runtime.serving.engine.statistics import Snapshot
 from osa_runtime.serving.logs import Log
-from osa_runtime.serving.operations.server import Server, bind, run_loop, warn_if_open
+from osa_runtime.serving.operations.server import Server, bind, own_signals, run_loop, warn_if_open
 from osa_runtime.serving.settings import ServerSettings
 
 LIVED = 10.0  # seconds after which a worker that ends is started again at once
@@ -72,10 +71,9 @@ class Workers:
         self._unloaded: set[str] = set()  # models that a worker which is started again leaves alone
         self._stop = asyncio.Event()
         self._keys = 0
-        self._signals = 0
 
     async def run(self) -> None:
-        self._own_signals()
+        own_signals(self._stop.set, self._kill)
         with contextlib.ExitStack() as reserved:
             self._reserve(reserved)
             try:
@@ -228,17 +226,9 @@ class Workers:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _own_signals(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
-
-    def _on_signal(self) -> None:
-        self._signals += 1
-        self._stop.set()
-        if self._signals > 1:  # asked twice: leave at once
-            for worker in self._workers.values():
-                worker.process.kill()
-            os._exit(1)
+    def _kill(self) -> None:
+        for worker in self._workers.values():
+            worker.process.kill()
 
 
 def work(

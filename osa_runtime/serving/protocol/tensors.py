@@ -37,7 +37,12 @@ LITTLE = sys.byteorder == "little"
 
 
 def read_binary_tensor(
-    name: str, buffer: bytes | bytearray | memoryview, datatype: str, shape: tuple[int, ...], start: int = 0, size: int | None = None
+    name: str,
+    buffer: bytes | bytearray | memoryview,
+    datatype: str,
+    shape: tuple[int, ...],
+    start: int = 0,
+    size: int | None = None,
 ) -> Array:
     dtype = DTYPES[datatype]
     count = math.prod(shape)

@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from osa_runtime.errors import OsaError
 from osa_runtime.serving.engine.engine import Answer, Engine
@@ -53,7 +53,8 @@ class RestApp:
     def __init__(self, engine: Engine, guard: Guard) -> None:
         self.engine = engine
         self._guard = guard
-        self._routes: ASGIApp = Starlette(routes=RestRoutes(engine).routes(), exception_handlers=_HANDLERS)
+        self._routes = Starlette(routes=RestRoutes(engine).routes(), exception_handlers=_HANDLERS)
+        self._routes.router.redirect_slashes = False
         # Clients repeat their heads to the letter: what was found good once is good again.
         self._open = functools.lru_cache(REMEMBERED)(self._check)
 
@@ -98,6 +99,8 @@ class RestApp:
         upgrade = b"upgrade" in headers and b"upgrade" in headers.get(b"connection", b"").lower()
         if upgrade or any(names.count(name) > 1 for name in ONCE) or (b"host" not in headers and version != "1.0"):
             raise BadRequest("The head has no host, has a header twice that may be there once, or an upgrade.")
+        if headers.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
+            raise BadRequest("The transfer encoding is not chunked alone; say with Content-Encoding how it is packed.")
         self._guard.check(headers, path)
         announced = None if b"transfer-encoding" in headers else int(headers.get(b"content-length", b"0"))
         inference = method == "POST" and path.endswith("/infer")
@@ -106,12 +109,11 @@ class RestApp:
     async def _infer(self, head: RequestHead, body: Body, connection: Any) -> Reply:
         model = self.engine.repository.find(head.model, head.version)
         limits = model.limits
-        body.check(limits.body)
-        size = limits.body if body.announced is None else body.announced
-        if size <= LARGE and not head.is_packed:
-            content = await body.read(limits.body)
+        content = await body.read(limits.body, LARGE + 1)  # so much before there is room: who sends nothing needs none
+        if not body.unread and body.received <= LARGE and not head.is_packed:
             connection.received()
             return await self._run(read_request(head, content, limits), head, connection, body)
+        size = limits.body if body.announced is None else body.announced
         async with self.engine.large.room(size + limits.body if head.is_packed else size) as place:
             async with place.receiving(lambda: body.received):
                 content = await body.read(limits.body)
@@ -125,7 +127,7 @@ class RestApp:
         answer = await (answered if answered.done() else connection.wait(job, answered, body))
         if isinstance(answer, Refusal):
             raise answer
-        headers, content = write_response(request, answer)
+        headers, content = await self.engine.large.write(write_response, request, answer)
         return 200, *await _packed(headers, content, head.answer_encoding)
 
     def _failure(self, error: Exception) -> Reply:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import orjson
@@ -24,6 +25,7 @@ class Body:
         self.announced: int | None = None
         self.unread = True
         self.received = 0
+        self._content: bytes | bytearray = bytearray()
 
     def expect(self, announced: int | None) -> None:
         self.announced = announced
@@ -33,10 +35,10 @@ class Body:
         if self.announced is not None and self.announced > limit:
             raise body_too_large(limit)
 
-    async def read(self, limit: int) -> bytes | bytearray:
+    async def read(self, limit: int, enough: float = math.inf) -> bytes | bytearray:
+        """All of it; or, once ``enough`` bytes have come, so much. The next call goes on from there."""
         self.check(limit)
-        content = bytearray()
-        while self.unread:
+        while self.unread and self.received < enough:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 raise ClientDisconnect
@@ -45,10 +47,11 @@ class Body:
             self.received += len(chunk)
             if self.received > limit:
                 raise body_too_large(limit)
-            if not content and not self.unread:
-                return chunk
-            content += chunk
-        return content
+            if not self._content and not self.unread:
+                self._content = chunk
+            else:
+                self._content += chunk
+        return self._content
 
     async def left(self) -> None:
         """Return when the client has gone."""

@@ -220,12 +220,15 @@ class _Held:
     """The transport as uvicorn has it: reading waits for our word, too, and what is said after the end is ignored.
 
     uvicorn goes on reading after each answer, however many requests have queued up; and it answers those of clients
-    that have left.
+    that have left. It writes the head and the body of an answer one by one; here they leave together.
     """
 
     def __init__(self, transport: Any) -> None:
         self._transport = transport
         self._holding = self._ended = False
+        self._unsent: list[bytes] = []
+        self._loop = asyncio.get_running_loop()
+        self.is_closing = transport.is_closing  # asked in every request
 
     def hold(self) -> None:
         self._holding = True
@@ -240,10 +243,22 @@ class _Held:
             self._transport.resume_reading()
 
     def write(self, data: bytes) -> None:
-        if not self._ended and not self._transport.is_closing():
-            self._transport.write(data)
+        if not self._ended and not self.is_closing():
+            if not self._unsent:
+                self._loop.call_soon(self._flush)
+            self._unsent.append(data)
+
+    def _flush(self) -> None:
+        if self._unsent and not self.is_closing():
+            self._transport.writelines(self._unsent)
+        self._unsent = []
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
 
     def end(self) -> None:
+        self._flush()
         self._ended = True
         if self._transport.can_write_eof():
             self._transport.write_eof()

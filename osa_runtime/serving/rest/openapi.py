@@ -56,7 +56,7 @@ SCHEMAS: dict[str, Any] = {
     ),
     "InferenceRequest": _object(
         ("inputs",),
-        id={"type": "string", "maxLength": LONGEST_ID},
+        id={"type": ["string", "null"], "maxLength": LONGEST_ID},
         parameters=PARAMETERS,
         inputs=_list(ref("InputTensor")),
         outputs=_list(_object(("name",), name=TEXT, parameters=PARAMETERS)) | {"type": ["array", "null"]},

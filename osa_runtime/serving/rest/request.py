@@ -208,9 +208,9 @@ def _read_parameters(raw: Raw) -> dict[str, Parameter]:
 
 
 def _read_id(raw: Raw) -> str:
-    if raw is ABSENT:
-        return ""
     value = _value(raw, "id")
+    if value is None:
+        return ""
     if not isinstance(value, str):
         raise BadRequest(f"The id is {shown(value)}, expected a string.")
     return check_id(value)

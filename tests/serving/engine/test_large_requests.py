@@ -6,10 +6,12 @@ import asyncio
 import threading
 import time
 
+import numpy as np
 import pytest
 
 from osa_runtime.serving.engine import limits
 from osa_runtime.serving.engine.limits import AHEAD, AT_ONCE, LargeRequests
+from osa_runtime.serving.engine.messages import InferenceRequest, InferenceResponse
 from osa_runtime.serving.refusals import TooSlow, Unavailable
 
 pytestmark = pytest.mark.slow
@@ -135,6 +137,20 @@ def test_requests_beyond_the_room_wait_in_their_order() -> None:
         await asyncio.gather(tasks["c"], tasks["d"])
         async with large.room(20):  # all of it is free again
             pass
+        large.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("rows", "where"), [(10, "MainThread"), (100_000, "osa-serve-parsing_0")])
+def test_answers_of_many_rows_are_written_elsewhere(rows: int, where: str) -> None:
+    def write(_: InferenceRequest, answer: InferenceResponse) -> tuple[str, int]:
+        return threading.current_thread().name, len(answer.outputs["y"])
+
+    async def main() -> None:
+        large = LargeRequests(10)
+        answer = InferenceResponse("m", "1", "", {"y": np.zeros(rows, np.float32)})
+        assert await large.write(write, InferenceRequest("m", "", {}), answer) == (where, rows)
         large.close()
 
     asyncio.run(main())

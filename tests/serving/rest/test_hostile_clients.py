@@ -41,6 +41,7 @@ HEADS: dict[str, tuple[bytes, int]] = {
     "a length beyond 64 bits": (b"Content-Length: 99999999999999999999999\r\n", 400),
     "a length beyond the limit": (b"Content-Length: 9999999999999\r\n", 413),
     "chunks that are not last": (b"Transfer-Encoding: chunked, identity\r\n", 400),
+    "chunks that are packed": (b"Transfer-Encoding: gzip, chunked\r\n", 400),
     "a folded header": (b"Transfer-Encoding:\r\n chunked\r\n", 400),
     "a space before the colon": (b"Transfer-Encoding : chunked\r\n", 400),
     "a line without a colon": (b"nonsense\r\n", 400),
@@ -227,7 +228,17 @@ def test_a_place_that_is_not_used_goes_to_someone_else(target: Target) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "169.254.169.254", "[::2]"]
+    "name",
+    [
+        "evil.example",
+        "evil.example:80",
+        "127.0.0.1.evil.example",
+        "169.254.169.254",
+        "[::2]",
+        "[::1].evil.example",
+        "u@localhost",
+        "localhost:x",
+    ],
 )
 def test_a_name_that_is_not_this_machines_is_refused(target: Target, name: str) -> None:
     """A page whose name leads to this machine (DNS rebinding) may not use the server."""

@@ -173,6 +173,7 @@ TARGETS: dict[str, bytes] = {
     "a version of many digits": b"/v2/models/vit-onnx/versions/" + b"9" * 5000 + b"/infer",
     "a version of Arabic digits": b"/v2/models/vit-onnx/versions/%d9%a1/infer",
     "a version of zero": b"/v2/models/vit-onnx/versions/0/infer",
+    "a slash too many": b"/v2/models/vit-onnx/infer/",
     "a model of 10,000 characters": b"/v2/models/" + b"x" * 10_000,
 }
 
@@ -282,13 +283,14 @@ def test_control_calls_in_a_flood(target: Target) -> None:
             client.result(30)
 
 
-def test_slow_senders_of_large_bodies_do_not_hold_up_a_fast_one(large: Target) -> None:
+@pytest.mark.parametrize(("senders", "sent"), [(40, 1), (6, 100_000)])
+def test_slow_senders_of_large_bodies_do_not_hold_up_a_fast_one(large: Target, senders: int, sent: int) -> None:
     size = 60 << 20
     path = "/v2/models/large/infer"
     with contextlib.ExitStack() as stack:
-        for _ in range(3):
+        for _ in range(senders):
             sock = stack.enter_context(connect(large))
-            sock.sendall(head(large, f"Content-Length: {size}", path=path) + b"{")
+            sock.sendall(head(large, f"Content-Length: {size}", path=path) + b" " * sent)
         began = time.monotonic()
         fast = json.dumps(tensor(shape=[2000, 1, 8, 8], data=[0.5] * 128_000)).encode()
         answer = send(large, head(large, f"Content-Length: {len(fast)}", path=path) + fast)

@@ -128,6 +128,11 @@ WRONG: dict[str, tuple[Any, str]] = {
 }
 
 
+def test_null_is_taken_for_what_is_left_out() -> None:
+    request = read(tensor(parameters=None) | {"id": None, "outputs": None, "parameters": None})
+    assert (request.id, request.outputs, request.parameters) == ("", [], {})
+
+
 @pytest.mark.parametrize("case", WRONG)
 def test_what_is_wrong_is_said(case: str) -> None:
     body, message = WRONG[case]
