@@ -57,6 +57,6 @@ def export_checkpoint(checkpoint: str | Path, out: str | Path, *, checked: bool 
 def _key(checkpoint: Path, options: dict[str, Any]) -> str:
     files = sorted(path for path in checkpoint_folder(checkpoint).iterdir() if path.is_file())
     contents = [(path.name, hashlib.sha256(path.read_bytes()).hexdigest()) for path in files]
-    usual = dataclasses.asdict(ExportSettings()) | {"static": False}
+    usual = dataclasses.asdict(ExportSettings()) | {"static": False, "target": None}
     asked = sorted((name, value) for name, value in options.items() if value != usual.get(name))
     return hashlib.sha256(repr([contents, asked]).encode()).hexdigest()

@@ -88,7 +88,7 @@ def gram_core(q: Tensor, k: Tensor, v: Tensor, c: Tensor, four_ln2: float = FOUR
     q_size, k_size = _mean_of_diagonal(qq.detach()), _mean_of_diagonal(kk.detach())
     # Separate logarithms: the ratio may be beyond float32 where S is not.
     ratio = torch.where((q_size > 0) & (k_size > 0), torch.log(k_size) - torch.log(q_size), torch.zeros_like(q_size))
-    t = torch.exp2(torch.round(ratio / four_ln2))[..., None, None]
+    t = torch.exp2(torch.floor(ratio / four_ln2 + 0.5))[..., None, None]
     upper = torch.cat([-c * qk, (c * t * t) * qq], -1)
     lower = torch.cat([-c / (t * t) * kk, c * qk.mT], -1)
     w = torch.cat([t * (q.mT @ v), k.mT @ v / t], -2)
