@@ -90,7 +90,7 @@ def test_objections(facts: Graph, target: str, objection: str) -> None:
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     config = EncoderConfig(classes=3, dim=16, depth=1, heads=2, vocabulary=11, max_length=40, form="lowrank")
-    folder = tmp_path_factory.mktemp("checkpoint")
+    folder = tmp_path_factory.mktemp("checkpoint") / "encoder"
     save_checkpoint(SkiplessEncoder(config), folder)
     return folder
 
