@@ -16,6 +16,7 @@ from osa_runtime.cli.options import (
     Device,
     Html,
     Quick,
+    Runtime,
     SaveInputs,
     Seed,
     ThreadsBySize,
@@ -25,7 +26,10 @@ from osa_runtime.cli.options import (
 
 def compare(
     artifact: Annotated[Path, typer.Argument(help="The artifact to judge.", show_default=False)],
-    reference: Annotated[Path, typer.Argument(help="The artifact to compare it with.", show_default=False)],
+    reference: Annotated[
+        Path | None,
+        typer.Argument(help="The artifact to compare it with; with --runtime, itself.", show_default=False),
+    ] = None,
     batches: Annotated[
         str | None,
         typer.Option("--batch", help="Batch sizes, such as 1,8.", show_default="1,2,5", rich_help_panel=INPUTS),
@@ -65,6 +69,7 @@ def compare(
     device: Device = "cpu",
     allow_fallback: AllowFallback = False,
     threads: ThreadsBySize = None,
+    runtime: Runtime = None,
 ) -> None:
     """Compare two exported models on the same inputs: fp16 with fp32, inlined with functions, TorchScript with ONNX.
 
@@ -73,10 +78,15 @@ def compare(
     [cyan]osa compare digits-fp16 digits-onnx[/cyan]
 
     [cyan]osa compare digits-torchscript digits-onnx --html difference.html[/cyan]
+
+    [cyan]osa compare digits-openvino --runtime openvino[/cyan]     there against ONNX Runtime
     """
     from osa_runtime.cli.verify_report import Files, VerifyReport, options_of
     from osa_runtime.environment import require
+    from osa_runtime.errors import InputError
 
+    if reference is None and runtime is None:
+        raise InputError("Give a second artifact, or --runtime to compare one with itself elsewhere.")
     require("Verifying", "torch", "onnx", "safetensors", extra="export")
     files = Files(report, html, save_inputs, save_outputs)
     files.check()
@@ -86,14 +96,14 @@ def compare(
         parse_sizes("lengths", lengths),
         (seed, rtol, atol, Path("-") if bisect else None),
         (load_inputs, None),
-        (device, threads, allow_fallback),
+        (device, threads, allow_fallback, runtime),
         (None, quick, None),
     )
     from osa_runtime.verification import compare as run_compare
 
     shown = VerifyReport(as_json)
     with shown.working() as progress:
-        run = run_compare(artifact, reference, options, progress)
+        run = run_compare(artifact, reference or artifact, options, progress)
     files.write(run)
     shown.result(run.certificate, files)
     if run.certificate.failed:

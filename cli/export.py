@@ -10,6 +10,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from osa_runtime.targets import TARGETS
+
 if TYPE_CHECKING:
     from osa_runtime.artifact import Artifact
 
@@ -51,6 +53,15 @@ def export(
             rich_help_panel=WHAT,
         ),
     ] = "float32",
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="The runtime that it is for: " + ", ".join(TARGETS) + ". Chooses --format, --functions, --squarings "
+            "and --core.",
+            show_default=False,
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
     opset: Annotated[int, typer.Option(help="ONNX operator set, 18 to 23.", rich_help_panel=GRAPH)] = 18,
     functions: Annotated[
         Literal["keep", "inline"],
@@ -74,6 +85,13 @@ def export(
             help="Through S itself, through [Q K], or by size.", show_default="as trained", rich_help_panel=GRAPH
         ),
     ] = None,
+    core: Annotated[
+        Literal["float64", "float32"],
+        typer.Option(
+            help="float32 leaves no float64 in the graph, for runtimes without it; NaN where float32 is not enough.",
+            rich_help_panel=GRAPH,
+        ),
+    ] = "float64",
     external_data: Annotated[
         bool, typer.Option("--external-data", help="Write the weights to model.onnx.data.", rich_help_panel=FILES)
     ] = False,
@@ -91,7 +109,7 @@ def export(
 
     [cyan]osa export runs/digits --out digits-onnx[/cyan]
 
-    [cyan]osa export runs/digits --out digits-flat --functions inline --squarings 4[/cyan]
+    [cyan]osa export runs/digits --out digits-openvino --target openvino[/cyan]
 
     [cyan]osa export runs/digits --out digits-bytes --pixels uint8[/cyan]     clients send raw pixels
 
@@ -115,6 +133,8 @@ def export(
         "approximant": approximant,
         "form": form,
         "external_data": external_data,
+        "core": core,
+        "target": target,
     }
     require("Exporting", "torch", "onnx", "onnxscript", "safetensors", extra="export")
     report = ExportReport(verbose)
@@ -160,9 +180,13 @@ class ExportReport:
         """Refuse before the long work what can be refused by then."""
         from osa_runtime.artifact import MANIFEST_FILE
         from osa_runtime.atomic import check_replaceable
-        from osa_runtime.exporters.settings import ExportSettings
+        from osa_runtime.exporters.settings import settings_for
 
-        ExportSettings(**options)
+        self.settings = settings_for(**options)
+        if options["target"] is not None:
+            from osa_runtime.exporters.compiled import compiler_of
+
+            compiler_of(options["target"])
         check_replaceable(out, replace=replace, marker=MANIFEST_FILE)
 
     def plan(self, source: object, out: Path, options: dict[str, Any], static: bool) -> None:
@@ -170,7 +194,7 @@ class ExportReport:
         from osa_runtime.formats import FORMATS
 
         self._console.print(f"Would export {source} to {out}:", soft_wrap=True)
-        model = FORMATS[options["format"]].file
+        model = FORMATS[self.settings.format].file
         files = [model, *([f"{model}.data"] if options["external_data"] else []), MANIFEST_FILE]
         self._console.print(f"  {', '.join(files)}", soft_wrap=True)
         chosen = {name: value for name, value in options.items() if value not in (None, False)} | {"static": static}

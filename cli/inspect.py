@@ -15,6 +15,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from osa_runtime.inspection.facts import GraphFacts, Inspection
     from osa_runtime.inspection.kernel_coverage import KernelCoverage
+    from osa_runtime.inspection.suitability import Suitability
 
 
 def inspect(
@@ -31,6 +32,14 @@ def inspect(
             show_default="cpu and cuda",
         ),
     ] = None,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--target",
+            help="A runtime, as for `osa export`: whether the model runs there, and why not; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Show a model's inputs and outputs, functions, operators and size, and the nodes that a provider cannot run.
 
@@ -42,6 +51,8 @@ def inspect(
 
     [cyan]osa inspect model.onnx --graph model.svg[/cyan]
 
+    [cyan]osa inspect exported/digits --target openvino[/cyan]     exits with 1 if it does not run there
+
     [cyan]osa inspect exported/digits --json | jq .graph.operators[/cyan]
     """
     from osa_runtime.inspection import inspect_artifact
@@ -50,7 +61,7 @@ def inspect(
 
     if graph is not None:
         check_figure_path(graph, "graph")
-    inspection = inspect_artifact(artifact, provider or ("cpu", "cuda"))
+    inspection = inspect_artifact(artifact, provider or ("cpu", "cuda"), target or ())
     if graph is not None:
         draw_artifact(artifact, graph)
     if as_json:
@@ -59,6 +70,8 @@ def inspect(
         show(inspection)
         if graph is not None:
             typer.echo(f"\nThe graph is drawn in {graph}")
+    if any(found.objections for found in inspection.targets):
+        raise typer.Exit(1)
 
 
 def show(inspection: Inspection) -> None:
@@ -74,6 +87,8 @@ def show(inspection: Inspection) -> None:
             console.print(_inside_functions(inspection.graph))
     for placement in inspection.placements:
         _show_placement(console, placement)
+    for found in inspection.targets:
+        _show_target(console, found)
     for warning in inspection.warnings:
         console.print(f"[bold yellow]warning:[/] {escape(warning)}")
 
@@ -168,6 +183,16 @@ def _show_placement(console: Console, placement: KernelCoverage) -> None:
         console.print(f"\n[bold]{name}[/] has a kernel for every node ({placement.nodes} with functions expanded)")
     start = f"\n{name} kernels" if unknown else "kernels"
     console.print(Padding(f"[dim]{start} {escape(placement.source)}[/]", (0, 2)))
+
+
+def _show_target(console: Console, found: Suitability) -> None:
+    known = f"tried in {found.tried}" if found.tried else "not tried by this project"
+    if not found.objections:
+        console.print(f"\n[bold]{escape(found.runtime)}[/] takes it ({escape(known)})", soft_wrap=True)
+    for objection in found.objections:
+        console.print(f"\n[bold red]{escape(found.runtime)}:[/] {escape(objection)}", soft_wrap=True)
+    if found.objections:
+        console.print(f"  [dim]Export it with --target {found.target}.[/]")
 
 
 def _missing(placement: KernelCoverage) -> str:

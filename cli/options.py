@@ -19,6 +19,14 @@ Device = Annotated[str, typer.Option(help="cpu, cuda, or cuda:1.", rich_help_pan
 AllowFallback = Annotated[
     bool, typer.Option("--allow-fallback", help="Use the CPU where --device cannot be used.", rich_help_panel=WHERE)
 ]
+Runtime = Annotated[
+    str | None,
+    typer.Option(
+        help="Run an ONNX artifact elsewhere: openvino, tract, reference (onnx's evaluator) or ort-node.",
+        show_default="that of the format",
+        rich_help_panel=WHERE,
+    ),
+]
 ThreadsBySize = Annotated[
     int | None, typer.Option(min=1, help="Threads.", show_default="by size", rich_help_panel=WHERE)
 ]

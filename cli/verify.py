@@ -16,6 +16,7 @@ from osa_runtime.cli.options import (
     Device,
     Html,
     Quick,
+    Runtime,
     SaveInputs,
     Seed,
     ThreadsBySize,
@@ -132,6 +133,7 @@ def verify(
     device: Device = "cpu",
     allow_fallback: AllowFallback = False,
     threads: ThreadsBySize = None,
+    runtime: Runtime = None,
 ) -> None:
     """Check that an exported model returns what the trained one returns, and that its attention is orthogonal.
 
@@ -168,7 +170,7 @@ def verify(
         parse_sizes("lengths", lengths),
         (seed, rtol, atol, bisect),
         (load_inputs, load_outputs),
-        (device, threads, allow_fallback),
+        (device, threads, allow_fallback, runtime),
         (data, quick, calibration),
     )
     signer = Signer.of_key(sign, options, certify=certify, known=against is not None or factory is not None)

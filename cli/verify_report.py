@@ -293,7 +293,7 @@ def options_of(
     lengths: tuple[int, ...] | None,
     judge: tuple[int, float | None, float | None, Path | None],
     loaded: tuple[Path | None, Path | None],
-    where: tuple[str, int | None, bool],
+    where: tuple[str, int | None, bool, str | None],
     more: tuple[str | None, bool, Path | None] = (None, False, None),
 ) -> VerifyOptions:
     from osa_runtime.runtime.device import DeviceOptions

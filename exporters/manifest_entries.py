@@ -110,13 +110,13 @@ def traced_settings(module: nn.Module, inputs: Sequence[Tensor], settings: Expor
     return manifest_entry(calls)
 
 
-def manifest_entry(calls: Collection[ExponentialMethod]) -> AttentionSettings | None:
+def manifest_entry(calls: Collection[ExponentialMethod], core: str = "float64") -> AttentionSettings | None:
     """The common evaluation of all calls, field by field, or "mixed"; and the largest ‖S‖ that all can represent."""
     if not calls:
         return None
     values: dict[str, set[Any]] = {name: {asdict(call)[name] for call in calls} for name in asdict(ExponentialMethod())}
     common = {name: found.pop() if len(found) == 1 else "mixed" for name, found in values.items()}
-    return AttentionSettings(**common, largest_norm=min(_largest_norm(call) for call in calls))
+    return AttentionSettings(**common, largest_norm=min(_largest_norm(call) for call in calls), core=core)
 
 
 def _largest_norm(call: ExponentialMethod) -> float:
@@ -150,7 +150,7 @@ def _check_asked_for(calls: set[ExponentialMethod], settings: ExportSettings) ->
                 )
 
 
-def record(settings: ExportSettings, examples: Examples) -> ExportRecord:
+def record(settings: ExportSettings, examples: Examples, target: str | None = None) -> ExportRecord:
     """The requested settings, and the sizes of the examples."""
     return ExportRecord(
         settings.form,
@@ -159,6 +159,8 @@ def record(settings: ExportSettings, examples: Examples) -> ExportRecord:
         settings.external_data,
         {name: tuple(x.shape) for name, x in zip(examples.names, examples.tensors, strict=True)},
         {name: int(getattr(dim, "min", 0)) for name, dim in examples.dimensions().items()},
+        settings.core,
+        target,
     )
 
 
@@ -174,6 +176,8 @@ def recorded_options(manifest: Manifest) -> dict[str, Any]:
         "approximant": asked.approximant,
         "squarings": asked.squarings,
         "external_data": asked.external_data,
+        "core": asked.core,
+        "target": asked.target,
     }
 
 

@@ -47,6 +47,7 @@ class Calls:
                 squarings=asked.squarings,
                 masked=mask is not None,
                 counted=not asked.is_fixed,
+                core=self.settings.core,
                 any_type=any(x.dtype != torch.float32 for x in (q, k, v, scale) if isinstance(x, Tensor)),
             )
         )

@@ -55,7 +55,7 @@ def export_onnx(
         ir.save(model, path, external_data=f"{path.name}.data" if outside else None)
     with progress.step("check the model"):
         _check(path, choice, settings)
-    return manifest_entry([] if choice is None else [choice.evaluation]), attentions
+    return manifest_entry([] if choice is None else [choice.evaluation], settings.core), attentions
 
 
 def _calls(model: ir.Model) -> tuple[AttentionCall, ...]:

@@ -16,13 +16,14 @@ from osa_runtime.atomic import atomic_folder
 from osa_runtime.errors import InputError
 from osa_runtime.exponential import ExponentialMethod
 from osa_runtime.exporters.acceptance import Exported, artifact_runner, check_answers
+from osa_runtime.exporters.compiled import compile_program, compiler_of
 from osa_runtime.exporters.dynamic_axes import spelled_out
 from osa_runtime.exporters.eager import rounding_depth
 from osa_runtime.exporters.examples import describe_examples, positional
 from osa_runtime.exporters.folding import in_type, prepared
 from osa_runtime.exporters.manifest_entries import axis_ranges, describe_outputs, record, squarings_named, versions
 from osa_runtime.exporters.roles import find_roles
-from osa_runtime.exporters.settings import DEFAULT_OPSET, ExportSettings
+from osa_runtime.exporters.settings import DEFAULT_OPSET, settings_for
 from osa_runtime.formats import FORMATS
 from osa_runtime.interface import Interface
 from osa_runtime.manifest import Manifest, check_class_names, check_preprocessing, check_value_ranges
@@ -46,7 +47,9 @@ def export(
     form: str | None = None,
     approximant: str | None = None,
     squarings: str | int | None = None,
+    target: str | None = None,
     external_data: bool = False,
+    core: str = "float64",
     value_ranges: Mapping[str, Mapping[str, int]] | None = None,
     preprocessing: Mapping[str, Standardisation] | None = None,
     class_names: Sequence[str] | None = None,
@@ -67,13 +70,28 @@ def export(
         class_names: names for the last axis of the logits (the output of that name, or the first); for the manifest.
         checked: False skips the comparison with eager, for callers that compare the artifact by other means.
         form, approximant, squarings: for all attention layers; None keeps the module's own.
+        target: a runtime by name (``osa_runtime.targets``), which chooses format, functions, squarings and core.
+        core: "float32" leaves no float64 in an ONNX graph with fixed squarings; its answers have two bits less, and
+            are NaN where float32 cannot hold the digits.
         progress: called as (step, None) when a step starts and (step, seconds) when it is done.
 
     The artifact is written next to ``out`` and renamed when it has passed: it must agree with eager on the example
     and with every dynamic axis at other sizes.
     """
-    settings = ExportSettings(format, opset, dtype, functions, form, approximant, squarings, external_data)
+    settings = settings_for(
+        target,
+        format=format,
+        opset=opset,
+        dtype=dtype,
+        functions=functions,
+        form=form,
+        approximant=approximant,
+        squarings=squarings,
+        external_data=external_data,
+        core=core,
+    )
     steps = Progress(progress)
+    compiler = None if target is None or not checked else compiler_of(target)
     with steps.step("prepare the module"), torch.no_grad(), squarings_named(settings.squarings):
         inputs = positional(module, args, kwargs or {})
         shapes = spelled_out(module, inputs, dynamic_shapes)
@@ -91,15 +109,19 @@ def export(
     with atomic_folder(out, replace=replace, marker=MANIFEST_FILE) as folder:
         chosen = FORMATS[settings.format]
         osa, attentions = chosen.part("writer")(ready, examples, names, settings, folder, steps)
+        path = folder / chosen.file
+        compiled = []
+        if compiler is not None:
+            with steps.step(f"compile {compiler.file}"):
+                compiled.append(compile_program(path, compiler, examples.tensors))
         if checked:
             with steps.step("check the answers"):
-                path = folder / chosen.file
                 # Eager is the caller's module: a mistake in folding must show, too.
                 eager = in_type(copy.deepcopy(module).eval(), settings)
-                run = artifact_runner(path)
                 evaluation = ExponentialMethod() if osa is None else osa.evaluation
-                written = Exported(run, settings.format, settings.dtype, rounding_depth(ready), evaluation)
-                check_answers(eager, written, examples, names, roles.batch)
+                for run in [artifact_runner(path), *compiled]:
+                    written = Exported(run, settings.format, settings.dtype, rounding_depth(ready), evaluation)
+                    check_answers(eager, written, examples, names, roles.batch)
         manifest = Manifest(
             format=settings.format,
             inputs=examples.input_specs(),
@@ -119,7 +141,7 @@ def export(
             source=dict(source or {}),
             versions=versions(),
             class_names=tuple(class_names or ()),
-            export=record(settings, examples),
+            export=record(settings, examples, target),
         )
         (folder / MANIFEST_FILE).write_text(manifest.to_json(), encoding="utf-8")
     return Artifact.open(out)

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from osa_runtime.errors import InputError
-from osa_runtime.exponential import APPROXIMANTS, FORMS, ExponentialMethod
+from osa_runtime.exponential import APPROXIMANTS, CORES, FORMS, ExponentialMethod
 from osa_runtime.formats import FORMATS
+from osa_runtime.targets import target_named
 
 OPSETS = range(18, 24)
 DEFAULT_OPSET = 18
@@ -15,7 +16,10 @@ DEFAULT_OPSET = 18
 
 @dataclass(frozen=True)
 class ExportSettings:
-    """``form``, ``approximant`` and ``squarings`` change an ``ExponentialMethod``; None keeps the model's own."""
+    """``form``, ``approximant`` and ``squarings`` change an ``ExponentialMethod``; None keeps the model's own.
+
+    ``core`` float32 leaves no float64 in an ONNX graph, for runtimes that have none.
+    """
 
     format: str = "onnx"
     opset: int = DEFAULT_OPSET
@@ -25,6 +29,7 @@ class ExportSettings:
     approximant: str | None = None
     squarings: str | int | None = None
     external_data: bool = False
+    core: str = "float64"
 
     def __post_init__(self) -> None:
         _one_of("format", self.format, tuple(FORMATS))
@@ -32,6 +37,7 @@ class ExportSettings:
         _one_of("functions", self.functions, ("keep", "inline"))
         _one_of("form", self.form, (None, *FORMS))
         _one_of("approximant", self.approximant, (None, *APPROXIMANTS))
+        _one_of("core", self.core, CORES)
         if self.opset not in OPSETS:
             raise InputError(
                 f"opset={self.opset}: expected {OPSETS[0]} to {OPSETS[-1]}; "
@@ -41,6 +47,8 @@ class ExportSettings:
         fixed = isinstance(self.squarings, int) and not isinstance(self.squarings, bool)
         if self.squarings not in (None, "auto") and not (fixed and 0 <= int(self.squarings) <= 20):
             raise InputError(f"squarings={self.squarings!r}: expected auto or a whole number from 0 to 20.")
+        if self.core == "float32" and not fixed:
+            raise InputError("core='float32' is for graphs without branches: add squarings=4, or another number.")
 
     def applied_to(self, evaluation: ExponentialMethod) -> ExponentialMethod:
         """The model's evaluation, with the requested settings in place of its own."""
@@ -53,9 +61,22 @@ class ExportSettings:
             f"opset={self.opset}": self.opset != DEFAULT_OPSET,
             f"functions={self.functions!r}": self.functions != "keep",
             "external_data=True": self.external_data,
+            f"core={self.core!r}": self.core != "float64",
         }
         for argument in (argument for argument, present in given.items() if present and self.format != "onnx"):
             raise InputError(f"{argument} is for format='onnx' only, not for {self.format}; leave it out.")
+
+
+def settings_for(target: str | None, **options: Any) -> ExportSettings:
+    """The settings of an export, with those of a target; an option at its default is left to the target."""
+    if target is None:
+        return ExportSettings(**options)
+    chosen = target_named(target)
+    defaults = ExportSettings()
+    given = {name: value for name, value in options.items() if value != getattr(defaults, name)}
+    if not chosen.control_flow and given.get("squarings") == "auto":
+        raise InputError(f"squarings='auto' contradicts target={target!r}: {chosen.why}. Pass a number, or none.")
+    return ExportSettings(**chosen.applied(given))
 
 
 def _one_of(name: str, value: object, choices: tuple[object, ...], bf16: bool = False) -> None:

@@ -10,6 +10,7 @@ from osa_runtime.errors import InputError
 
 FORMS = ("auto", "dense", "lowrank")
 APPROXIMANTS = ("taylor", "pade")
+CORES = ("float64", "float32")  # where float32 would lose digits; float32 alone returns NaN there
 MOST_FIXED_SQUARINGS = 46  # as many as the largest norm of a float64 result needs
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from osa_runtime.errors import ArtifactError
-from osa_runtime.exponential import ExponentialMethod
+from osa_runtime.exponential import CORES, ExponentialMethod
 from osa_runtime.formats import FORMATS
 from osa_runtime.interface import Interface, Roles, TensorSpec, leading_axis, mask_candidates
 from osa_runtime.pixels import Standardisation
@@ -36,6 +36,7 @@ class AttentionSettings:
     approximant: str = "taylor"
     squarings: str | int = "auto"
     largest_norm: float | None = None
+    core: str = "float64"
 
     @property
     def evaluation(self) -> ExponentialMethod:
@@ -97,6 +98,8 @@ class ExportRecord:
     external_data: bool = False
     examples: dict[str, tuple[int, ...]] = field(default_factory=dict)
     smallest: dict[str, int] = field(default_factory=dict)
+    core: str = "float64"
+    target: str | None = None
 
 
 @dataclass(frozen=True)
@@ -162,6 +165,8 @@ def check_manifest(manifest: Manifest) -> None:
     known = DTYPES.get(manifest.format, DTYPES["onnx"][:2])
     if manifest.dtype not in known:
         raise ValueError(f"dtype is {manifest.dtype!r}, expected one of {', '.join(known)}")
+    if manifest.export.core not in CORES or (manifest.osa is not None and manifest.osa.core not in CORES):
+        raise ValueError(f"core is {manifest.export.core!r}, expected one of {', '.join(CORES)}")
     _check_numbers(manifest)
     _check_specs("inputs", manifest.inputs)
     _check_specs("outputs", manifest.outputs)

@@ -83,6 +83,7 @@ def _description(choice: FunctionChoice) -> str:
         "As many squarings as ‖S‖ needs." + (" Their number is the second output." if choice.counted else "")
         if not choice.is_fixed
         else f"With {choice.squarings} squarings; NaN where ‖S‖ is beyond their range."
+        + (" Without float64; NaN where float32 loses the digits." if choice.core == "float32" else "")
     )
     types = "Computed in float32 whatever the type of q, k and v." if choice.any_type else "In float32."
     return DESCRIPTION.format(mask=MASKED if choice.masked else "", types=types, squarings=count)

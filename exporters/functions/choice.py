@@ -22,12 +22,14 @@ class FunctionChoice(ExponentialMethod):
     Without ``any_type`` the definition takes float32 alone. That saves casts, which not all runtimes remove.
 
     A fixed number of squarings leaves no control flow in the graph: no Loop, and a low-rank core that is always in
-    float64 instead of a choice. Values beyond what it can represent become NaN.
+    float64 instead of a choice. Values beyond what it can represent become NaN. With ``core`` float32 such a graph has
+    no float64 either: its answers have two bits less, and become NaN where QKᵀ − KQᵀ cancels more than float32 holds.
     """
 
     masked: bool = False
     any_type: bool = True
     counted: bool = False
+    core: str = "float64"
 
     @property
     def evaluation(self) -> ExponentialMethod:
@@ -42,6 +44,8 @@ class FunctionChoice(ExponentialMethod):
         super().__post_init__()
         if self.is_fixed and self.form == "auto":
             raise ValueError("With fixed squarings the graph has no branch: choose form dense or lowrank.")
+        if self.core == "float32" and not self.is_fixed:
+            raise ValueError("core='float32' is for a fixed number of squarings.")
 
 
 def number(value: float) -> onnx.TensorProto:

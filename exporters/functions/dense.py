@@ -8,7 +8,7 @@ from onnxscript import opset18 as op
 from onnxscript import script
 
 from osa_runtime.exporters.functions.choice import FunctionChoice, osa
-from osa_runtime.exporters.functions.scaling import FARTHEST_FOURTHS, limits_of
+from osa_runtime.exporters.functions.scaling import limits_of
 from osa_runtime.ops.scaling import reach
 
 
@@ -51,7 +51,7 @@ def dense_functions(choice: FunctionChoice) -> list[onnx.FunctionProto]:
     def SkewExpm1(s):
         """e^S − I of skew matrices, by scaling and squaring, and the number of squarings."""
         s2 = op.MatMul(s, s)
-        factor, squarings = osa.Scaling(osa.SkewFourths(s2), op.Constant(value=limits), farthest=FARTHEST_FOURTHS)
+        factor, squarings = osa.Scaling(osa.SkewFourths(s2), op.Constant(value=limits))
         return osa.DoubledExpm1(osa.ScaledExpm1(s, s2, factor), squarings), squarings
 
     return [f.to_function_proto() for f in (SkewFourths, SkewExpm1, SkewExponential, DenseChange)]

@@ -10,6 +10,7 @@ from osa_runtime.exporters.functions.attention import attention_functions
 from osa_runtime.exporters.functions.choice import DOMAIN, VERSION, FunctionChoice
 from osa_runtime.exporters.functions.dense import dense_functions
 from osa_runtime.exporters.functions.lowrank import lowrank_functions
+from osa_runtime.exporters.functions.portable import constants_as_tensors, in_float32
 from osa_runtime.exporters.functions.rounding import rounding_functions
 from osa_runtime.exporters.functions.scaling import scaling_functions
 from osa_runtime.ops.scaling import reach
@@ -17,11 +18,13 @@ from osa_runtime.ops.scaling import reach
 
 def build_functions(choice: FunctionChoice, opset: int = 18) -> list[onnx.FunctionProto]:
     """The definitions that ``OrthogonalAttention`` needs under this choice, callees before callers."""
-    functions = [*approximant_functions(choice.approximant), *_scaling(choice), *rounding_functions()]
+    functions = [*approximant_functions(choice.approximant), *_scaling(choice), *rounding_functions(choice.core)]
     if choice.form != "lowrank":
         functions += dense_functions(choice)
     if choice.form != "dense":
         functions += lowrank_functions(choice)
+    if choice.core == "float32":
+        in_float32(functions)
     functions += attention_functions(choice)
     needed = _reachable({f.name: f for f in functions}, {"OrthogonalAttention", "SkewExponential"})
     return [_finished(f, opset) for f in functions if f.name in needed]
@@ -60,6 +63,7 @@ def _finished(function: onnx.FunctionProto, opset: int) -> onnx.FunctionProto:
     """
     del function.opset_import[:]
     function.opset_import.extend([onnx.helper.make_opsetid("", opset), onnx.helper.make_opsetid(DOMAIN, VERSION)])
+    constants_as_tensors(function.node)
     _state_loop_conditions(function)
     put_in_order(function)
     for index, node in enumerate(function.node):

@@ -10,7 +10,7 @@ from onnxscript import script
 
 from osa_runtime.exporters.functions.chebyshev import chebyshev_functions
 from osa_runtime.exporters.functions.choice import FunctionChoice, osa
-from osa_runtime.exporters.functions.scaling import FARTHEST_FOURTHS, limits_of
+from osa_runtime.exporters.functions.scaling import limits_of
 from osa_runtime.ops.coefficients import (
     FARTHEST,
     FOUR_LN2,
@@ -34,11 +34,12 @@ def Sheared(q, k):
 
 @script(osa, default_opset=op)
 def MeanOfDiagonal(x, size):
-    """The mean of the diagonal of square matrices of this size, as (…, 1, 1)."""
-    row = op.Reshape(x, op.Constant(value_ints=[0, 0, 1, -1]))
-    end = op.Constant(value_ints=[9223372036854775807])
-    last = op.Constant(value_ints=[-1])
-    return op.ReduceMean(op.Slice(row, op.Constant(value_ints=[0]), end, last, size + 1), last)
+    """The mean of the diagonal of square matrices of this size, as (…, 1, 1).
+
+    A sum of products with the identity: tract and TVM have no Slice with a step, which would pick the diagonal.
+    """
+    identity = op.CastLike(op.EyeLike(op.ConstantOfShape(op.Concat(size, size, axis=0))), x)
+    return op.ReduceSum(x * identity, op.Constant(value_ints=[-2, -1])) / op.CastLike(size, x)
 
 
 @script(osa, default_opset=op)
@@ -77,7 +78,7 @@ def GramCore(q_columns, k_columns, q, k, v, c):
     usable = op.And(q_size > 0.0, k_size > 0.0)
     # two logarithms: the ratio may be beyond float32 where S is not
     ratio = op.Where(usable, op.Log(k_size) - op.Log(q_size), op.CastLike(0.0, q))
-    t = op.Pow(op.CastLike(2.0, q), op.Round(ratio / FOUR_LN2))
+    t = op.Pow(op.CastLike(2.0, q), op.Floor(ratio / FOUR_LN2 + 0.5))  # tract has no Round in float64
     upper = op.Concat(op.Neg(c) * qk, (c * t * t) * qq, axis=-1)
     lower = op.Concat(op.Neg(c) / (t * t) * kk, c * op.Transpose(qk, perm=[0, 1, 3, 2]), axis=-1)
     w = op.Concat(t * op.MatMul(q_columns, v), op.MatMul(k_columns, v) / t, axis=-2)
@@ -100,7 +101,8 @@ def Float64Change(q, k, v, c):
     one = op.CastLike(1.0, c64)
     m, w, t = osa.GramCore(q_columns, k_columns, q64, k64, op.Cast(v, to=onnx.TensorProto.DOUBLE), one)
     m2 = op.MatMul(m, m)
-    norm = osa.CoreNorm(m2)
+    # a W that is not finite makes its entry NaN: in float32 it may be out of range where V is not
+    norm = osa.CoreNorm(m2) + op.ReduceSum(w * w, op.Constant(value_ints=[-2, -1])) * 0.0
     lost = op.Or(osa.IsLostInGram(m, norm), osa.IsLostInTerms(q64, unsheared, c64))
     for_q, for_k, squarings = osa.GramSolution(m, m2, norm, w, t, one)
     kept = op.Where(lost, op.CastLike(op.Constant(value_float=float("nan")), for_q), for_q)
@@ -117,7 +119,7 @@ def lowrank_functions(choice: FunctionChoice) -> list[onnx.FunctionProto]:
         ‖S‖₂ alone decides the truncation error, although M is not normal: F·J·p(GJ)·Fᵀ = S·p(S) for polynomials.
         """
         square = norm * norm
-        factor, squarings = osa.Scaling(square * square * 2.0, op.Constant(value=limits), farthest=FARTHEST_FOURTHS)
+        factor, squarings = osa.Scaling(square * square * 2.0, op.Constant(value=limits))
         phi = osa.ScaledPhi1Minus1(m, m2, factor)
         a = m * factor
         scaled = w * factor

@@ -4,11 +4,19 @@
 from __future__ import annotations
 
 import onnx
+import onnxscript
 from onnxscript import opset18 as op
 from onnxscript import script
 
 from osa_runtime.exporters.functions.choice import osa
-from osa_runtime.ops.coefficients import FLOAT32_AMPLIFICATION, FLOAT64_AMPLIFICATION, LARGEST_TERMS, TINY_SQUARE
+from osa_runtime.ops.coefficients import (
+    FLOAT32_AMPLIFICATION,
+    FLOAT64_AMPLIFICATION,
+    LARGEST_AMPLIFICATION_ALONE,
+    LARGEST_TERMS,
+    LARGEST_TERMS_ALONE,
+    TINY_SQUARE,
+)
 
 LARGEST_TERMS_SQUARED = LARGEST_TERMS**2
 LARGEST_FLOAT32_TERMS_SQUARED = (LARGEST_TERMS * 2.0**-29) ** 2  # the ratio of the two precisions
@@ -81,6 +89,30 @@ def IsLostInTerms(q, k, c):
     return squares > limit
 
 
-def rounding_functions() -> list[onnx.FunctionProto]:
-    parts = (SpectralEstimate, GramAmplification, IsInDoubt, IsDouble, IsLostInGram, IsLostInTerms)
-    return [f.to_function_proto() for f in parts]
+def rounding_functions(core: str) -> list[onnx.FunctionProto]:
+    limits = _limits_of_float32() if core == "float32" else (IsDouble, IsLostInGram, IsLostInTerms)
+    return [f.to_function_proto() for f in (SpectralEstimate, GramAmplification, IsInDoubt, *limits)]
+
+
+def _limits_of_float32() -> tuple[onnxscript.OnnxFunction, ...]:
+    """The limits of a core that has float32 alone."""
+
+    @script(osa, default_opset=op)
+    def IsLostInGram(m, norm):
+        """True where the Gram matrix in float32 has lost more digits than a graph in float32 may, but not for NaN."""
+        return osa.GramAmplification(m, norm) > LARGEST_AMPLIFICATION_ALONE
+
+    @script(osa, default_opset=op)
+    def Length(x):
+        """The Frobenius norm of each matrix (…, 1, 1), also where its square is out of range."""
+        matrix = op.Constant(value_ints=[-2, -1])
+        largest = op.Max(op.ReduceMax(op.Abs(x), matrix), op.CastLike(TINY_SQUARE, x))
+        part = x / largest
+        return op.Sqrt(op.ReduceSum(part * part, matrix)) * largest
+
+    @script(osa, default_opset=op)
+    def IsLostInTerms(q, k, c):
+        """True where S = c(QKᵀ − KQᵀ), with an error of eps·|c|·‖Q‖·‖K‖, has lost too many digits."""
+        return osa.Length(q) * op.Abs(c) * osa.Length(k) > LARGEST_TERMS_ALONE
+
+    return Length, IsLostInGram, IsLostInTerms

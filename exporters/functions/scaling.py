@@ -16,16 +16,16 @@ FARTHEST_FOURTHS = 2.0 * largest_norm(1.0, -1, False) ** 4
 
 
 @script(osa, default_opset=op)
-def Scaling(fourths, limits, farthest: float):
+def Scaling(fourths, limits):
     """2⁻ˢ for each entry, NaN where it is out of range, and s, from f = 2·norm⁴ (…, 1, 1) of each.
 
     s is the number of limits that the largest f up to the farthest exceeds.
     """
-    in_range = fourths <= op.CastLike(farthest, fourths)
+    in_range = fourths <= op.CastLike(FARTHEST_FOURTHS, fourths)
     largest = op.ReduceMax(op.Where(in_range, fourths, op.CastLike(0.0, fourths)), keepdims=0)
     exceeded = op.Cast(largest > op.CastLike(limits, fourths), to=onnx.TensorProto.INT64)
     squarings = op.ReduceSum(exceeded, keepdims=0)
-    halvings = op.Pow(op.CastLike(0.5, fourths), squarings)
+    halvings = op.Pow(op.CastLike(0.5, fourths), op.CastLike(squarings, fourths))
     factor = op.Where(in_range, halvings, op.CastLike(op.Constant(value_float=float("nan")), fourths))
     return factor, squarings
 
@@ -87,7 +87,7 @@ def fixed_scaling(squarings: int, theta: float) -> onnx.FunctionProto:
     halvings, most = 2.0**-squarings, fourth_power(largest_norm(theta, squarings, False))
 
     @script(osa, default_opset=op)
-    def Scaling(fourths, limits, farthest: float):  # noqa: ARG001  # the signature of the other
+    def Scaling(fourths, limits):  # noqa: ARG001  # the signature of the other
         """2⁻ˢ for each entry, NaN where the norm is out of range, for a fixed s."""
         in_range = fourths <= op.CastLike(most, fourths)
         nan = op.CastLike(op.Constant(value_float=float("nan")), fourths)

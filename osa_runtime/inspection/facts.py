@@ -14,6 +14,13 @@ import onnx
 from osa_runtime.artifact import Artifact
 from osa_runtime.errors import ArtifactError, InputError
 from osa_runtime.inspection.kernel_coverage import KernelCoverage, expand, place
+from osa_runtime.inspection.suitability import (
+    Suitability,
+    graph_of,
+    graph_of_manifest,
+    judge_target,
+    undefined_operators,
+)
 from osa_runtime.interface import TensorSpec
 from osa_runtime.manifest import Manifest
 from osa_runtime.onnx_files import (
@@ -27,6 +34,7 @@ from osa_runtime.onnx_files import (
 )
 from osa_runtime.recognition import NO_MODELS, FileKind, file_kind, not_an_artifact
 from osa_runtime.runtime.kernels import check_providers, list_kernels
+from osa_runtime.targets import target_named
 
 
 @dataclass(frozen=True)
@@ -56,14 +64,19 @@ class Inspection:
     placements: tuple[KernelCoverage, ...]
     manifest: dict[str, Any] | None
     warnings: tuple[str, ...] = ()
+    targets: tuple[Suitability, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def inspect_artifact(path: str | Path, providers: Sequence[str] = ("cpu", "cuda")) -> Inspection:
-    """Look into an exported folder or a bare .onnx file; nothing is run."""
+def inspect_artifact(
+    path: str | Path, providers: Sequence[str] = ("cpu", "cuda"), targets: Sequence[str] = ()
+) -> Inspection:
+    """Look into an exported folder or a bare .onnx file; nothing is run. ``targets`` are names of ``targets.py``."""
     check_providers(providers)
+    for name in targets:
+        target_named(name)
     path = Path(path)
     if not path.exists() or (path.is_file() and file_kind(path) in NO_MODELS):
         raise not_an_artifact(path)
@@ -71,8 +84,8 @@ def inspect_artifact(path: str | Path, providers: Sequence[str] = ("cpu", "cuda"
         raise InputError(f"{path} is {file_kind(path).value}; inspect the folder that it was exported to.")
     artifact = Artifact.open(path) if path.is_dir() else None
     if artifact is not None and artifact.manifest.format != "onnx":
-        return _from_manifest(artifact)
-    return _from_onnx(artifact.model_path if artifact else path, artifact, providers)
+        return _from_manifest(artifact, targets)
+    return _from_onnx(artifact.model_path if artifact else path, artifact, providers, targets)
 
 
 def onnx_file(path: str | Path) -> Path:
@@ -88,7 +101,7 @@ def onnx_file(path: str | Path) -> Path:
     return artifact.model_path
 
 
-def _from_manifest(artifact: Artifact) -> Inspection:
+def _from_manifest(artifact: Artifact, targets: Sequence[str]) -> Inspection:
     manifest = artifact.manifest
     return Inspection(
         path=str(artifact.folder),
@@ -101,10 +114,11 @@ def _from_manifest(artifact: Artifact) -> Inspection:
         placements=(),
         manifest=asdict(manifest),
         warnings=_damage(artifact),
+        targets=tuple(judge_target(name, graph_of_manifest(manifest)) for name in targets),
     )
 
 
-def _from_onnx(path: Path, artifact: Artifact | None, providers: Sequence[str]) -> Inspection:
+def _from_onnx(path: Path, artifact: Artifact | None, providers: Sequence[str], targets: Sequence[str]) -> Inspection:
     damage = _damage(artifact) if artifact else ()
     with _reporting_damage(damage):
         model = read_onnx(path)
@@ -124,7 +138,8 @@ def _from_onnx(path: Path, artifact: Artifact | None, providers: Sequence[str]) 
         graph=_graph_facts(model, expanded),
         placements=placements,
         manifest=asdict(manifest) if manifest else None,
-        warnings=(*damage, *_in_other_runtimes(model)),
+        warnings=(*damage, *_lost_functions(model), *_in_other_runtimes(model)),
+        targets=tuple(judge_target(name, graph_of(model, expanded)) for name in targets),
     )
 
 
@@ -166,7 +181,19 @@ def _in_other_runtimes(model: onnx.ModelProto) -> tuple[str, ...]:
         return ()
     warning = (
         f"OpenVINO returns wrong values for a graph with {' and '.join(control)} where sizes are dynamic; for it, "
-        "export with functions='inline' and squarings=4."
+        "export with target='openvino'."
+    )
+    return (warning,)
+
+
+def _lost_functions(model: onnx.ModelProto) -> tuple[str, ...]:
+    """Warn of a file whose functions were dropped by a tool, as onnx's version converter does."""
+    lost = undefined_operators(model)
+    if not lost:
+        return ()
+    warning = (
+        f"{', '.join(lost)} has no definition in this file, so that no runtime can run it: a tool in between has "
+        "dropped the model's functions. Give that tool a model that was exported with functions='inline'."
     )
     return (warning,)
 

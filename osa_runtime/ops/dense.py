@@ -33,7 +33,7 @@ def skew_expm1(s: Tensor, approximant: str, squarings: int, double: bool) -> Ten
     """e^S − I for skew S. ``squarings`` < 0 means as many as the norm needs."""
     s2 = s @ s
     factor, count = scaling(skew_norm(s2), reach(approximant, "dense", double), squarings, double)
-    return doubled_expm1(scaled_expm1(s, s2, factor, approximant, double), count)
+    return doubled_expm1(scaled_expm1(s, s2, factor, approximant, double), count, squarings)
 
 
 def attention_expm1(q: Tensor, k: Tensor, c: Tensor, approximant: str, squarings: int, double: bool) -> Tensor:

@@ -41,6 +41,10 @@ def lowrank_change(
     """
     if double:
         return precise_change(q, k, v, c, approximant, squarings, True, or_dense)
+    if not torch.jit.is_scripting():  # noqa: SIM102  # TorchScript skips the body only when this stands alone
+        if squarings >= 0 and torch.compiler.is_exporting():
+            # A fixed number of squarings promises a program without branches, which cannot choose the precision.
+            return precise_change(q, k, v, c, approximant, squarings, False, False)
     m, w, t = gram_core(q, k, v, c)
     m2 = m @ m
     norm = core_norm(m2)
@@ -84,7 +88,7 @@ def gram_core(q: Tensor, k: Tensor, v: Tensor, c: Tensor, four_ln2: float = FOUR
     q_size, k_size = _mean_of_diagonal(qq.detach()), _mean_of_diagonal(kk.detach())
     # Separate logarithms: the ratio may be beyond float32 where S is not.
     ratio = torch.where((q_size > 0) & (k_size > 0), torch.log(k_size) - torch.log(q_size), torch.zeros_like(q_size))
-    t = torch.exp2(torch.round(ratio / four_ln2))[..., None, None]
+    t = torch.exp2(torch.floor(ratio / four_ln2 + 0.5))[..., None, None]
     upper = torch.cat([-c * qk, (c * t * t) * qq], -1)
     lower = torch.cat([-c / (t * t) * kk, c * qk.mT], -1)
     w = torch.cat([t * (q.mT @ v), k.mT @ v / t], -2)
@@ -131,7 +135,7 @@ def gram_solution(
     a, y = m * factor, w * factor
     y = y + phi @ y
     if squarings != 0:
-        y = doubled_phi1(a + phi @ a, y, count)
+        y = doubled_phi1(a + phi @ a, y, count, squarings)
     upper, lower = y.chunk(2, -2)
     return (c * t) * lower, (-c / t) * upper
 
@@ -198,7 +202,7 @@ def _change_in_graph(
 ) -> Tensor:
     def single(level: Tensor, f: Tensor, v: Tensor, c: Tensor, *core: Tensor) -> Tensor:  # noqa: ARG001
         m, m2, norm, w, t = core
-        if approximant == "pade" or squarings >= 0:
+        if approximant == "pade":
             q, k = f.chunk(2, -1)
             return _applied(q, k, *gram_solution(m, m2, norm, w, t, c, approximant, squarings, False))
         return branch(level > 0, _stepped_branch, _near_branch, (f, m, m2, norm, w, t, c))
@@ -246,7 +250,7 @@ def _precise_in_graph(
 
     operands = (lost, torch.cat([q, k], -1), v, c, *core)
     tokens = q.size(-2)
-    if not or_dense or statically_known_true(tokens > MOST_DENSE_TOKENS):
+    if not or_dense or squarings >= 0 or statically_known_true(tokens > MOST_DENSE_TOKENS):
         return lowrank(*operands)
     fits = torch.full([], tokens, device=q.device) <= MOST_DENSE_TOKENS
     fits = fits & (torch.full([], q.size(0) * tokens * tokens, device=q.device) <= MOST_DENSE_ENTRIES)

@@ -99,27 +99,27 @@ def check_range(norm: Tensor, theta: float, squarings: int, double: bool) -> Non
     )
 
 
-def doubled_expm1(e: Tensor, squarings: Tensor) -> Tensor:
-    """e^(2ˢA) − I from E = e^A − I: E ← 2E + E², ``squarings`` times.
+def doubled_expm1(e: Tensor, squarings: Tensor, fixed: int = -1) -> Tensor:
+    """e^(2ˢA) − I from E = e^A − I: E ← 2E + E², ``squarings`` times; ``fixed`` is their number where it is known.
 
     Carrying e^A − I instead of e^A keeps an entry of small norm exact when another entry of its batch
     needs many squarings.
     """
     if not torch.jit.is_scripting():  # noqa: SIM102  # TorchScript skips the body only when this stands alone
-        if captures_control_flow():
+        if fixed < 0 and captures_control_flow():
             return _doubled_expm1_in_graph(e, squarings)
-    for _ in range(trip_count(squarings)):
+    for _ in range(fixed if fixed >= 0 else trip_count(squarings)):
         e = torch.add(e @ e, e, alpha=2)
     return e
 
 
-def doubled_phi1(e: Tensor, y: Tensor, squarings: Tensor) -> Tensor:
+def doubled_phi1(e: Tensor, y: Tensor, squarings: Tensor, fixed: int = -1) -> Tensor:
     """2ˢ·φ₁(2ˢA)·W from E = e^A − I and Y = φ₁(A)·W: Y ← 2Y + EY, E ← 2E + E²; the last E is not needed. s ≥ 1."""
     if not torch.jit.is_scripting():  # noqa: SIM102  # TorchScript skips the body only when this stands alone
-        if captures_control_flow():
+        if fixed < 0 and captures_control_flow():
             e, y = _doubled_phi1_in_graph(e, y, squarings - 1)
             return torch.add(e @ y, y, alpha=2)
-    for _ in range(trip_count(squarings - 1)):
+    for _ in range(fixed - 1 if fixed >= 0 else trip_count(squarings - 1)):
         y, e = torch.add(e @ y, y, alpha=2), torch.add(e @ e, e, alpha=2)
     return torch.add(e @ y, y, alpha=2)
 

@@ -151,6 +151,8 @@ def settings_objection(settings: Mapping[str, Any]) -> str | None:
     """The reason why a verification with these settings must not be relied on."""
     if settings.get("quick"):
         return "it was a quick verification, which leaves out most sizes and kinds of input"
+    if settings.get("runtime") is not None:
+        return f"it was verified in {settings['runtime']}, which is not the runtime that serves it"
     for name, standard in STANDARD.items():
         found = settings.get(name, "unknown")
         if found != standard:

@@ -70,11 +70,12 @@ class LoadOptions:
 
 @dataclass(frozen=True)
 class DeviceOptions:
-    """The device on which a model should run."""
+    """The device on which a model should run, and the runtime, where it is not that of its format."""
 
     device: str = "cpu"
     threads: int | None = None
     allow_fallback: bool = False
+    runtime: str | None = None
 
 
 @dataclass(frozen=True)

@@ -148,6 +148,7 @@ def load(
     check_hash: bool = True,
     profile: str | os.PathLike[str] | None = None,
     count_squarings: bool = False,
+    runtime: str | None = None,
 ) -> Session:
     """Open an exported folder, or a model file alone (.onnx, .pt, .pt2), on ``cpu``, ``cuda`` or ``cuda:1``.
 
@@ -155,17 +156,22 @@ def load(
     the CPU. A folder whose files are not those that were exported is refused unless ``check_hash`` is false.
     ``profile`` makes ONNX Runtime trace every node, into a file whose name starts so; ``end_profile`` writes it.
     ``count_squarings`` fills ``Session.squarings`` in each run, for ONNX graphs with data-dependent squarings.
+    ``runtime`` runs an ONNX model elsewhere, for comparisons: openvino, tract, reference (onnx's evaluator), ort-node.
     TorchScript and pt2 files need torch. They are programs: load them only from sources that you trust.
     """
     trace = None if profile is None else Path(profile)
     options = LoadOptions(parse_device(device), threads, allow_fallback, trace, count_squarings)
-    session = _open(_source(Path(path), check_hash), options)
+    session = _open(_source(Path(path), check_hash), options, runtime)
     if session.placement.note:
         warnings.warn(session.placement.note, RuntimeWarning, stacklevel=2)
     return session
 
 
-def _open(source: Source, options: LoadOptions) -> Session:
+def _open(source: Source, options: LoadOptions, runtime: str | None) -> Session:
+    if runtime is not None:
+        from osa_runtime.runtime.other_runtimes import session_in
+
+        return session_in(runtime, source, options)
     if options.profile is not None and source.format != "onnx":
         raise InputError(f"Only ONNX models can be profiled, {source.path} is {source.format}; export it as onnx.")
     session: Session = FORMATS[source.format].part("session")(source, options)

@@ -34,10 +34,14 @@ def compare(
     options: VerifyOptions | None = None,
     progress: Progress | None = None,
 ) -> Run:
-    """Judge ``artifact`` by the outputs of ``reference``, within the wider of the two tolerances."""
+    """Judge ``artifact`` by the outputs of ``reference``, within the wider of the two tolerances.
+
+    With ``options.where.runtime``, only the first of the two runs there.
+    """
     chosen = options or VerifyOptions()
     checks = [check_files(Path(artifact)), check_files(Path(reference), "files of the reference")]
-    first, second = Subject.open(Path(artifact), chosen.where), Subject.open(Path(reference), chosen.where)
+    own = dataclasses.replace(chosen.where, runtime=None)
+    first, second = Subject.open(Path(artifact), chosen.where), Subject.open(Path(reference), own)
     with first.session, second.session, torch_threads(fitting_threads(chosen.where.threads, first.parameters)):
         checks += [*check_precision(first), *check_precision(second), _check_interfaces(first, second)]
         if not checks[-1].passed:

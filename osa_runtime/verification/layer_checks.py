@@ -19,9 +19,10 @@ from osa_runtime.errors import ExponentRangeError, RunError
 from osa_runtime.exponential import ExponentialMethod
 from osa_runtime.exporters.eager import exact_attention
 from osa_runtime.manifest import AttentionSettings
+from osa_runtime.ops.coefficients import LARGEST_AMPLIFICATION_ALONE, LARGEST_TERMS_ALONE
 from osa_runtime.ops.dense import skew_matrix, skew_norm
 from osa_runtime.ops.lowrank import core_norm, gram_core, precision_level, sheared
-from osa_runtime.ops.rounding import is_in_doubt
+from osa_runtime.ops.rounding import gram_amplification, is_in_doubt
 from osa_runtime.ops.scaling import reach, squarings_needed
 from osa_runtime.ops.spectral_norm import masked, spectral_norm
 from osa_runtime.parity.certificate import CaseResult, HeadResult, LayerResult, OutputResult
@@ -86,10 +87,10 @@ def _check(
         squarings=_count(core, evaluation, squarings),
         bound=bound,
         largest_norm=largest,
-        tolerance=core_tolerance(dtype, float(norms.max())),
+        tolerance=core_tolerance(dtype, float(norms.max()), "float64" if osa is None else osa.core),
     )
     if not np.isfinite(core.out).all() or (largest is not None and float(norms.max()) > largest):
-        return _out_of_range(core, common)
+        return _out_of_range(core, common, osa is not None and osa.core == "float32")
     try:
         heads, directions = _heads(model_parts, name, core, norms)
     except (RunError, ExponentRangeError) as error:
@@ -100,7 +101,7 @@ def _check(
     )
 
 
-def _out_of_range(core: Core, common: dict[str, Any]) -> LayerResult:
+def _out_of_range(core: Core, common: dict[str, Any], float32_alone: bool) -> LayerResult:
     """Check a layer beyond its range: a graph cannot raise, so it must return NaN and not a number that looks right.
 
     The bound that it computes itself may be up to twice ours: it balances Q and K by another measure.
@@ -112,8 +113,21 @@ def _out_of_range(core: Core, common: dict[str, Any]) -> LayerResult:
         said = f"‖S‖ is bounded by {bound:.3g}, and it is exported for {largest:.3g}"
         reason = f"{said}: it returns NaN, as it must" if broken else f"{said}, but it returns finite values"
         return LayerResult(**common, heads=(), passed=bool(broken), reason=reason)
+    if float32_alone and clean and _cancels_beyond_float32(core):
+        reason = "S has lost its digits in float32, and the graph has no float64: it returns NaN, as it must"
+        return LayerResult(**common, heads=(), passed=True, reason=reason)
     cause = "its output" if clean else "its input"
     return LayerResult(**common, heads=(), passed=False, reason=f"{cause} holds NaN or Inf")
+
+
+def _cancels_beyond_float32(core: Core) -> bool:
+    """True if an entry exceeds half a limit of graphs in float32 alone; they estimate what is exact here."""
+    q, k, scale, _ = _tensors(core)
+    c = scale[..., None, None]
+    terms = torch.linalg.matrix_norm(q) * torch.linalg.matrix_norm(k) * scale.abs()
+    m, _, _ = gram_core(q, sheared(q, k), q, c)
+    amplification = gram_amplification(m, core_norm(m @ m))
+    return bool((terms > LARGEST_TERMS_ALONE / 2).any() | (amplification > LARGEST_AMPLIFICATION_ALONE / 2).any())
 
 
 def _heads(model_parts: ModelParts, name: str, core: Core, norms: Tensor) -> tuple[tuple[HeadResult, ...], int | None]:

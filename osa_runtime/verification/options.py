@@ -62,6 +62,7 @@ class VerifyOptions:
             "given_outputs": self.outputs is not None,
             "device": self.where.device,
             "threads": self.where.threads,
+            "runtime": self.where.runtime,
         }
 
 

@@ -40,7 +40,12 @@ class Subject:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # the certificate has the note on a fallback
             session = load(
-                path, where.device, threads=where.threads, allow_fallback=where.allow_fallback, check_hash=False
+                path,
+                where.device,
+                threads=where.threads,
+                allow_fallback=where.allow_fallback,
+                check_hash=False,
+                runtime=where.runtime,
             )
         return cls(session, where, hashes)
 

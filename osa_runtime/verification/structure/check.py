@@ -23,6 +23,7 @@ from osa_runtime.manifest import Manifest
 from osa_runtime.parity.certificate import STRUCTURE_CHECK, Check
 from osa_runtime.quantization.activations import measure_ranges, read_calibration
 from osa_runtime.quantization.weights import select
+from osa_runtime.targets import TARGETS
 from osa_runtime.verification.expectation import Expectation
 from osa_runtime.verification.rounded_weights import rounded
 from osa_runtime.verification.structure.differences import graph_differences, missing_weights, shown
@@ -93,10 +94,14 @@ def _compared(subject: Subject, manifest: Manifest, again: Artifact) -> Structur
         return Structure((Check(STRUCTURE_CHECK, same, text),))
     wanted, found = (FORMATS[manifest.format].part("graph")(path) for path in (again.model_path, subject.session.path))
     differences = [*in_manifest, *graph_differences(found, wanted)]
-    if known and (extra := sorted({*manifest.files} - {*again.manifest.files})):
+    compiled = _compiled(manifest) if known else None
+    if known and (extra := sorted({*manifest.files} - {*again.manifest.files, compiled})):
         differences.append(f"manifest files has {', '.join(extra)}, which {fresh} does not have")
     if known and not differences:
         differences = attention_differences(manifest, again.manifest, found, wanted)
+    if not differences and compiled is not None:
+        note = f"numbers only: {compiled} was compiled for {manifest.export.target}, and only its source is compared"
+        return Structure((Check(STRUCTURE_CHECK, True, f"graph, weights and manifest are those of {fresh}"),), (note,))
     if not differences:
         return Structure((Check(STRUCTURE_CHECK, True, f"graph, weights and manifest are those of {fresh}"),))
     others = _other_versions(manifest) if known else ["a file without a manifest"]
@@ -105,6 +110,12 @@ def _compared(subject: Subject, manifest: Manifest, again: Artifact) -> Structur
     note = f"numbers only: {shown(differences, 1)}; that may be due to {', '.join(others)}"
     facts = manifest_differences(manifest, again.manifest, OF_REFERENCE) if known else None
     return Structure(tuple(_despite_versions(facts, found, wanted)), (note,))
+
+
+def _compiled(manifest: Manifest) -> str | None:
+    """The file that a target's own compiler made of the exported program."""
+    target = TARGETS.get(manifest.export.target or "")
+    return target.file if target is not None and target.file in manifest.files else None
 
 
 def _despite_versions(facts: Sequence[str] | None, found: Model, wanted: Model) -> Iterator[Check]:

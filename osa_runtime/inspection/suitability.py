@@ -1,0 +1,64 @@
+"""Whether a model runs in a runtime that is named as a target, and why not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import onnx
+
+from osa_runtime.inspection.kernel_coverage import requirements
+from osa_runtime.manifest import Manifest
+from osa_runtime.targets import Graph, target_named
+
+STANDARD = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
+
+
+@dataclass(frozen=True)
+class Suitability:
+    target: str
+    runtime: str
+    tried: str
+    objections: tuple[str, ...]
+
+
+def judge_target(name: str, facts: Graph) -> Suitability:
+    target = target_named(name)
+    return Suitability(target.name, target.runtime, target.tried, tuple(target.objections(facts)))
+
+
+def graph_of(model: onnx.ModelProto, expanded: onnx.ModelProto) -> Graph:
+    """The facts about an ONNX model; ``expanded`` has its functions inlined and its types inferred."""
+    control = sorted({node.op_type for node in _nodes(expanded.graph.node)} & {"If", "Loop", "Scan"})
+    wide = (need.name for need in requirements(expanded) if any("double" in str(t) for t in need.need.types.values()))
+    return Graph(
+        "onnx",
+        functions=tuple(function.name for function in model.functions),
+        undefined=undefined_operators(model),
+        control_flow=tuple(control),
+        float64=tuple(wide),
+        opset=next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), None),
+        ir_version=model.ir_version,
+    )
+
+
+def graph_of_manifest(manifest: Manifest) -> Graph:
+    """The facts about a program of torch, as far as its manifest has them."""
+    loops = manifest.osa is not None and not manifest.osa.evaluation.is_fixed
+    return Graph(manifest.format, control_flow=("while_loop",) if loops else ())
+
+
+def undefined_operators(model: onnx.ModelProto) -> tuple[str, ...]:
+    """Operators of other domains that no function of the file defines: some tools drop functions without a word."""
+    defined = {(function.domain, function.name) for function in model.functions}
+    nodes = [*_nodes(model.graph.node), *(node for function in model.functions for node in _nodes(function.node))]
+    lost = {(node.domain, node.op_type) for node in nodes if node.domain not in STANDARD} - defined
+    return tuple(sorted(f"{domain}.{name}" for domain, name in lost))
+
+
+def _nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                yield from _nodes(body.node)
