@@ -10,8 +10,11 @@ from torch import Tensor, nn
 
 from osa_runtime.exponential import ExponentialMethod
 from osa_runtime.nn.initialisation import default_alpha
-from osa_runtime.nn.projection import ProjectedAttention, check_sequence, merge_heads
+from osa_runtime.nn.projection import PackedProjection, ProjectedAttention, check_sequence, merge_heads
 from osa_runtime.ops import orthogonal_attention
+from osa_runtime.ops.folded import folded_attention, folding_pays, is_foldable
+from osa_runtime.ops.interception import intercepted_layer, is_intercepted
+from osa_runtime.ops.values import has_values
 
 FEW_TOKENS = 16  # the length for which a layer is initialised by default
 
@@ -57,6 +60,9 @@ class OrthogonalSelfAttention(ProjectedAttention):
     def forward(self, x: Tensor, mask: Optional[Tensor] = None) -> Tensor:
         if not torch.jit.is_scripting():
             check_sequence(x, mask, self.project.dim)
+            whole = self._whole(x, mask)
+            if whole is not None:
+                return whole
         q, k, v = self.project(x)
         mixed = orthogonal_attention(
             q,
@@ -69,3 +75,32 @@ class OrthogonalSelfAttention(ProjectedAttention):
             squarings=self.squarings,
         )
         return self.out(merge_heads(mixed))
+
+    @torch.jit.unused
+    def _whole(self, x: Tensor, mask: Optional[Tensor]) -> Optional[Tensor]:
+        """The output without queries, keys and values, where that is faster and no digits are lost, else None.
+
+        Captured and compiled programs have no such branch; an exporter may have a definition of its own of the layer.
+        """
+        if not (_is_plain(self.project, PackedProjection) and _is_plain(self.out, nn.Linear)):
+            return None
+        weight, scale = self.project.effective_weight(), self.alpha / self.project.width**0.5
+        if is_intercepted():
+            return intercepted_layer(x, weight, self.out.weight, scale, mask, self.evaluation())
+        sizes = x.size(1), self.project.dim, self.project.width
+        if not (is_foldable(self.evaluation()) and folding_pays(*sizes)) or _is_recorded(x):
+            return None
+        whole = folded_attention(x.float(), weight.float(), self.out.weight.float(), scale.float(), mask)
+        return None if whole is None else whole.to(x.dtype)
+
+
+def _is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
+    """True if calling the layer is what its class says: no subclass, no hooks, no bias."""
+    hooked = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or "forward" in vars(layer)
+    return type(layer) is kind and not hooked and getattr(layer, "bias", None) is None
+
+
+def _is_recorded(x: Tensor) -> bool:
+    """True for float64, which has limits of its own, and where the operations are captured or cast by torch."""
+    recorded = torch.compiler.is_compiling() or torch.jit.is_tracing() or not has_values(x)
+    return recorded or x.dtype == torch.float64 or torch.is_autocast_enabled(x.device.type)

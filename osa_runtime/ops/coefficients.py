@@ -116,6 +116,15 @@ LARGEST_TERMS_ALONE = 128.0
 MOST_DENSE_TOKENS = 1024
 MOST_DENSE_ENTRIES = 2**26
 
+# The folded layer is taken where it saves at least this factor of what it costs in D³ and D²d: small products run slower.
+FOLDED_MARGIN = 1.3
+# Tokens that say how far tokens are apart (folded.rough_mean).
+MEAN_SAMPLE = 64
+# The largest log₂ τ of the scaling along the mean: beyond, tokens are constant to the last digit.
+LARGEST_MEAN_SCALING = 16.0
+# Below this largest diagonal entry of C its products leave the range of float32 downwards.
+LEAST_SQUARE = 1e-25
+
 # Newton–Schulz steps that take the inverse of the Padé denominator from ‖I − q·p‖ ≤ θ²/28 to below eps.
 PADE_INVERSE_STEPS = 3
 

@@ -1,0 +1,225 @@
+"""The folded layer, for N ≫ D: OSA(X)·W_O = X·T with T (D×D) from the Gram matrix C = XᵀX of the layer's input alone.
+
+Queries, keys and values are linear in X, so everything of length N is X itself. With W_F,h = [W_Q,h; W_K,h]:
+
+    G_h = W_F,h·C·W_F,hᵀ,   W_h = W_F,h·C·W_V,hᵀ,   T = Σ_h (W_V,hᵀ + W_F,hᵀ·J·φ₁(G_h·J)·W_h)·W_O,hᵀ
+
+X is centred first, X = X₀ + 1·μᵀ, and what the mean adds to G is brought down by a symplectic scaling, which leaves S as
+it is (``README.md``): tokens that are dominated by their mean, as after a one-sided activation, then cost no digits.
+Where others would be lost, there is no folded map, and the layer takes queries, keys and values.
+
+Dimensions: b entries, n tokens, D features, h heads of width d, m = 2d.
+"""
+
+from __future__ import annotations
+
+from typing import Optional  # TorchScript reads these annotations and does not support X | Y
+
+import torch
+from torch import Tensor
+
+from osa_runtime.exponential import ExponentialMethod
+from osa_runtime.ops.chebyshev import near_solution, stepped_solution
+from osa_runtime.ops.coefficients import (
+    FLOAT32_AMPLIFICATION,
+    FOLDED_MARGIN,
+    FOUR_LN2,
+    LARGEST_MEAN_SCALING,
+    LEAST_SQUARE,
+    MEAN_SAMPLE,
+    TINY_SQUARE,
+)
+from osa_runtime.ops.lowrank import core_norm, precision_level
+from osa_runtime.ops.rounding import spectral_estimate
+from osa_runtime.ops.values import trip_count
+
+
+def is_foldable(how: ExponentialMethod) -> bool:
+    """True for the method whose core the folded layer has, the low-rank one in steps; it chooses nothing else."""
+    return how.form != "dense" and how.approximant != "pade" and not how.is_fixed
+
+
+def folding_pays(tokens: int, dim: int, width: int, margin: float = FOLDED_MARGIN) -> bool:
+    """True if T and X·T take fewer multiply-adds than queries, keys, values and their way through the core.
+
+    2ND² + 3D³ + 8D²d against 4ND² + 7NDd.
+    """
+    return tokens * (2 * dim + 7 * width) >= margin * dim * (3 * dim + 8 * width)
+
+
+def folded_attention(
+    x: Tensor, weight: Tensor, out_weight: Tensor, scale: Tensor, mask: Optional[Tensor] = None
+) -> Optional[Tensor]:
+    """The layer's output (b, n, D) for x (b, n, D), or None where its digits would be lost.
+
+    ``weight`` is packed, [W_Q; W_K; W_V] head by head; ``scale`` has a value for each head; ``mask`` is (b, n).
+    """
+    heads = scale.size(0)
+    packed = weight.reshape(heads, -1, weight.size(-1)).mT
+    x0, mean, rest, count = centred(x, mask)
+    gram = x0.mT @ x0
+    m, w, f, y_scaling, beta = folded_core(gram, mean, rest, count, packed, scale)
+    m2 = m @ m
+    norm = core_norm(m2)
+    level = trip_count(precision_level(norm, is_in_folded_doubt(m, w, norm, beta, gram)))
+    if level > 1:
+        return None
+    one, c = torch.ones_like(norm)[:, None, None], scale.expand(x.size(0), heads).reshape(-1, 1, 1)
+    if level == 1:
+        for_q, for_k = stepped_solution(m, m2, norm, w, one, c)
+    else:
+        for_q, for_k = near_solution(m, m2, w, one, c)
+    folded, row = folded_map(torch.cat([for_q, for_k], -2), f, y_scaling, mean, packed, out_weight)
+    out = torch.baddbmm(row, x0, folded)
+    if mask is None:
+        return out
+    # exp(S) is the identity on a padded token: its value goes through W_O as it is.
+    values = _merged(packed[None, ..., 2 * _width(packed) :]) @ out_weight.mT
+    return torch.where(mask[..., None], out, x @ values)
+
+
+def centred(x: Tensor, mask: Optional[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """X₀ = X − 1·μᵀ with padded rows at zero, μ (b, 1, D), the sum of X₀'s rows (b, 1, D), and their number (b, 1, 1).
+
+    Nothing depends on μ in exact arithmetic, so it may be rough, and constant for the gradient.
+    """
+    real = torch.ones_like(x[..., :1], dtype=torch.bool) if mask is None else mask[..., None]
+    count = real.sum(1, True).to(x.dtype)
+    if mask is not None:
+        x = x.masked_fill(~real, 0.0)
+    mean = rough_mean(x.detach(), real, count)
+    x0 = x - mean
+    if mask is not None:
+        x0 = x0.masked_fill(~real, 0.0)
+    return x0, mean, x0.sum(1, True), count
+
+
+def rough_mean(x: Tensor, real: Tensor, count: Tensor, sample: int = MEAN_SAMPLE) -> Tensor:
+    """The mean of the real tokens, rounded to about half of what a sample of them is apart.
+
+    That is all that is needed, and features of few values (±1, pixels) keep few digits: with many, equal products are
+    rounded alike, and their errors add up in C.
+    """
+    mean = x.sum(1, True) / count.clamp(min=1.0)
+    places = torch.arange(sample, device=x.device) * x.size(1) // sample
+    apart = (x[:, places] - mean).square().mean(-1, True) * real[:, places]
+    deviation = (apart.sum(1, True) / real[:, places].sum(1, True).clamp(min=1)).sqrt()
+    grid = torch.exp2(torch.floor(torch.log2(deviation)) - 1.0)
+    return torch.where(deviation > 0, torch.round(mean / grid) * grid, mean)
+
+
+def folded_core(
+    gram: Tensor, mean: Tensor, rest: Tensor, count: Tensor, packed: Tensor, scale: Tensor, tiny: float = TINY_SQUARE
+) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, Tensor, Tensor], Tensor]:
+    """M = GJ and W of the scaled F̃ = [tQ, K/t]·R, its mean f, what leads back from F̃ to F, and β: one batch axis b·h.
+
+    R = I + Z·Λ·Zᵀ shrinks the direction f̂ of the mean by 1/τ and stretches its conjugate Jf̂ by τ; R·J·R = J, so that S is
+    the same. τ makes both of one size.
+    """
+    d, count = _width(packed), count[:, None]
+    g, w, f, s = _gram_of_heads(gram, mean, rest, packed)
+    balance, t = _balance(g.detach(), f.detach(), s.detach(), count)
+    g, w = g * balance * balance.mT, w * balance
+    f_values, s_values = f[..., 2 * d :], s[..., 2 * d :]
+    f, s = f[..., : 2 * d] * balance.mT, s[..., : 2 * d] * balance.mT
+    z, stretch, tau = _mean_scaling(g.detach(), f.detach(), count, tiny)
+    # f lies along f̂, and Z·Λ·Zᵀ·f is known without rounding; the second term has the value 0 and the gradient.
+    fixed = f.detach()
+    f = fixed / tau + _scaled(f - fixed, z, stretch)
+    s = _scaled(s, z, stretch)
+    gz = g @ z
+    low = gz * stretch + 0.5 * (z * stretch) @ ((z.mT @ gz) * stretch)
+    left, right = torch.cat([z, f.mT], -1), torch.cat([low, (s + 0.5 * count * f).mT], -1)
+    g = g + torch.cat([left, right], -1) @ torch.cat([right, left], -1).mT
+    sums = torch.cat([z.mT @ w, s_values + count * f_values, f_values], -2)
+    w = w + torch.cat([z * stretch, f.mT, s.mT], -1) @ sums
+    c = scale[:, None, None]
+    m = torch.cat([-c * g[..., d:], c * g[..., :d]], -1)
+    lengths = spectral_estimate(packed[..., :d]).square(), spectral_estimate(packed[..., d : 2 * d]).square()
+    t2 = (t * t)[..., 0, 0]
+    beta = torch.maximum(t2 * lengths[0], lengths[1] / t2) * tau.square()[..., 0, 0] * scale.detach().abs() * spectral_estimate(gram)[:, None]
+    return m.flatten(0, 1), w.flatten(0, 1), f.flatten(0, 1), (z, stretch, balance), beta.flatten()
+
+
+def _gram_of_heads(gram: Tensor, mean: Tensor, rest: Tensor, packed: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """W_F·C·W_Fᵀ, W_F·C·W_Vᵀ, and the rows of [Q K V] that belong to the mean and to the sum, for each head."""
+    m = 2 * _width(packed)
+    both = (gram[:, None] @ packed[..., :m]).mT @ packed
+    return both[..., :m], both[..., m:], mean[:, None] @ packed, rest[:, None] @ packed
+
+
+def _balance(g: Tensor, f: Tensor, s: Tensor, count: Tensor, four_ln2: float = FOUR_LN2) -> tuple[Tensor, Tensor]:
+    """The columns' factors [t … 1/t] (b, h, m, 1) that balance Q and K, and t (b, h, 1, 1), a power of two."""
+    f, s = f[..., : g.size(-1)], s[..., : g.size(-1)]
+    squares = g.diagonal(dim1=-2, dim2=-1)[..., None, :] + (count * f + 2 * s) * f
+    q_size, k_size = squares.chunk(2, -1)
+    q_size, k_size = q_size.mean(-1, True), k_size.mean(-1, True)
+    usable = (q_size > 0) & (k_size > 0)
+    ratio = torch.where(usable, torch.log(k_size) - torch.log(q_size), torch.zeros_like(q_size))
+    t = torch.exp2(torch.round(ratio / four_ln2))
+    d = g.size(-1) // 2
+    return torch.cat([t.expand(-1, -1, d, -1), (1 / t).expand(-1, -1, d, -1)], -2), t
+
+
+def _mean_scaling(
+    g: Tensor, f: Tensor, count: Tensor, tiny: float, most: float = LARGEST_MEAN_SCALING
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Z = [f̂, Jf̂] (b, h, m, 2), Λ = [1/τ − 1, τ − 1] (b, h, 1, 2) and τ (b, h, 1, 1), a power of two.
+
+    τ⁴ = N·|f|²/⟨Jf̂, G·Jf̂⟩, the ratio of the two lengths squared.
+    """
+    square = f.square().sum(-1, True)
+    along = f / square.sqrt().clamp(min=tiny)
+    upper, lower = along.chunk(2, -1)
+    z = torch.cat([along, torch.cat([lower, -upper], -1)], -2).mT
+    spread = (z[..., 1:] * (g @ z[..., 1:])).sum(-2, True)
+    ratio = torch.log2((count * square).clamp(min=tiny)) - torch.log2(spread.clamp(min=tiny))
+    tau = torch.exp2(torch.round(ratio / 4).clamp(min=0.0, max=most))
+    return z, torch.cat([1 / tau - 1, tau - 1], -1), tau
+
+
+def _scaled(rows: Tensor, z: Tensor, stretch: Tensor) -> Tensor:
+    """Rows times R."""
+    return rows + ((rows @ z) * stretch) @ z.mT
+
+
+def is_in_folded_doubt(
+    m: Tensor,
+    w: Tensor,
+    norm: Tensor,
+    beta: Tensor,
+    gram: Tensor,
+    limit: float = FLOAT32_AMPLIFICATION,
+    least: float = LEAST_SQUARE,
+) -> Tensor:
+    """True for heads that exceed the digits or the range of float32, NaN included.
+
+    As ``rounding.is_in_doubt``, but C is rounded before the weights narrow it: β = |c|·‖W_F·R‖²·‖C‖ in place of one ‖M‖.
+    """
+    size = spectral_estimate(m)
+    sound = torch.maximum(size, beta) * size.square() / norm.clamp(min=1.0) <= limit
+    sound = sound & torch.isfinite(w.detach().square().sum((-2, -1)))
+    largest = gram.detach().diagonal(dim1=-2, dim2=-1).amax()
+    return ~(sound & ((largest >= least) | (largest == 0)))
+
+
+def folded_map(
+    y: Tensor, f: Tensor, scaling: tuple[Tensor, Tensor, Tensor], mean: Tensor, packed: Tensor, out_weight: Tensor
+) -> tuple[Tensor, Tensor]:
+    """T (b, D, D), and the row (b, 1, D) that the mean token becomes, from Y = J·φ₁(M)·W of each head."""
+    d = _width(packed)
+    z, stretch, balance = scaling
+    y, f = y.reshape(-1, packed.size(0), 2 * d, d), f.reshape(-1, packed.size(0), 1, 2 * d)
+    row = mean[:, None] @ packed[..., 2 * d :] + f @ y
+    y = balance * (y + (z * stretch) @ (z.mT @ y))
+    folded = packed[..., 2 * d :] + packed[..., : 2 * d] @ y
+    return _merged(folded) @ out_weight.mT, _merged(row) @ out_weight.mT
+
+
+def _merged(x: Tensor) -> Tensor:
+    """(b, h, n, d) → (b, n, h·d)."""
+    return x.transpose(1, 2).flatten(2)
+
+
+def _width(packed: Tensor) -> int:
+    return packed.size(-1) // 3
