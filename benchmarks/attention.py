@@ -13,10 +13,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from speed.attention_contenders import ALL, EAGER, PACKED, PAPER, SEPARATE, SGEMM, SOFTMAX, Operators
-from speed.attention_inputs import HEADS, Point, make_inputs
-from speed.attention_report import build_report
-from speed.attention_targets import verdicts
+from speed.attention_contenders import (
+    ALL,
+    EAGER,
+    HEADS,
+    PACKED,
+    PAPER,
+    SEPARATE,
+    SGEMM,
+    SOFTMAX,
+    Operators,
+    Point,
+    make_inputs,
+)
+from speed.attention_report import build_report, verdicts
 from speed.contest import Row
 from speed.report import facts_of, parse, parser_of
 

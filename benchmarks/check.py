@@ -19,12 +19,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from speed import models
-from speed.attention_contenders import PACKED, PAPER, SEPARATE, SGEMM, SOFTMAX, Operators
-from speed.attention_inputs import Point
-from speed.attention_targets import share_of_sgemm
+from speed.attention_contenders import PACKED, PAPER, SEPARATE, SGEMM, SOFTMAX, Operators, Point
+from speed.attention_report import share_of_sgemm
 from speed.contest import Contest, Pace
-from speed.model_contenders import EAGER, ORT, OpenedModel
+from speed.model_contenders import DIGITS, EAGER, ORT, QUICK, VIT_S, OpenedModel
 from speed.model_contenders import SOFTMAX as SOFTMAX_MODEL
 from speed.report import parse, parser_of, table, write_text
 
@@ -46,7 +44,7 @@ POINTS: dict[Point, tuple[str, ...]] = {
     Point(1, 4096, 32): (SOFTMAX, SGEMM),
 }
 QUICK_POINTS: dict[Point, tuple[str, ...]] = {Point(1, 17, 32): (PAPER, SOFTMAX), Point(1, 80, 32): (SGEMM,)}
-SUBJECTS = (models.DIGITS, models.VIT_S)
+SUBJECTS = (DIGITS, VIT_S)
 PEERS = (EAGER, SOFTMAX_MODEL)
 
 
@@ -126,7 +124,7 @@ def release_groups(pace: Pace, threads: int, folder: Path, quick: bool = False) 
         print(f"exporting the operator, d = {width}", flush=True)
         operators = Operators(width, threads, folder)
         groups += [partial(_attention, operators, *item, pace) for item in points.items() if item[0].width == width]
-    for subject in models.QUICK[:1] if quick else SUBJECTS:
+    for subject in QUICK[:1] if quick else SUBJECTS:
         opened = OpenedModel(subject, threads, folder / subject.name, (ORT, *PEERS))
         groups.append(partial(_model, opened, pace))
     return groups

@@ -13,14 +13,13 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from speed import models
-from speed.model_contenders import LOADS, measure_model
+from speed.model_contenders import DIGITS, ENCODER, LOADS, QUICK, VIT_S, measure_model
 from speed.model_report import build_report
 from speed.report import facts_of, parse, parse_names, parser_of
 
 from osa_runtime.benchmarking.timing import timed_opening
 
-NAMED = {"digits": models.DIGITS, "vit-s": models.VIT_S, "encoder": models.ENCODER}
+NAMED = {"digits": DIGITS, "vit-s": VIT_S, "encoder": ENCODER}
 
 
 def help_seconds(repeats: int) -> float | None:
@@ -36,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parse(parser, arguments)
     names = parse_names(parser, "--models", options.models, NAMED)
     facts = facts_of(options)
-    subjects = models.QUICK if options.quick else [NAMED[name] for name in names]
+    subjects = QUICK if options.quick else [NAMED[name] for name in names]
     results = [measure_model(subject, options.pace, options.threads) for subject in subjects]
     facts["help_seconds"] = help_seconds(3 if options.quick else LOADS)
     build_report(results, facts).write(options.out)

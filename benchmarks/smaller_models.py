@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from speed.contest import Contest, Pace, compete
-from speed.models import VIT_S
+from speed.model_contenders import VIT_S
 from speed.report import MIB, Report, facts_of, parse, parser_of, table
 
 from osa_runtime import DataError, Session, SkiplessViT, load, save_checkpoint

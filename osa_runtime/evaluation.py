@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,9 +24,6 @@ from osa_runtime.runtime.input_checks import Array
 from osa_runtime.runtime.session import load
 from osa_runtime.training.catalogue import KNOWN, find_known
 from osa_runtime.training.datasets import LabelledImages, check_images, check_labels, load_test_images
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)

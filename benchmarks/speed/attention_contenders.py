@@ -1,12 +1,15 @@
-"""The contenders of the operator benchmark: ours, exported; the paper's method; softmax; one large product.
+"""The operator's contenders: ours, exported; the paper's method; softmax; one large product. Their inputs have a given
+‖S‖₂, and their answers are known in float64.
 
 They are opened once for each width and can be called at any point.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import cache, partial
+from dataclasses import dataclass
+from functools import cache, cached_property, partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import onnxruntime
@@ -19,9 +22,75 @@ from osa_runtime import orthogonal_attention
 from osa_runtime.benchmarking.timing import TimedCall
 from osa_runtime.exporters import export
 from osa_runtime.nn.projection import merge_heads
-from osa_runtime.ops.reference import paper_attention
-from speed.attention_inputs import HEADS, Inputs, Point, make_inputs
+from osa_runtime.ops.reference import lowrank_orthogonal_attention, orthonormal_core, paper_attention
 from speed.contest import Pace, Row, Way, measure_row
+
+HEADS = 6
+TRAINED_NORM = 2.0  # trained models have ‖S‖₂ of 1 to 3
+SOFTMAX_ROWS = 1024  # at a time, so that a reference of long sequences fits into memory
+
+
+class Point(NamedTuple):
+    batch: int
+    tokens: int
+    width: int
+    norm: float = TRAINED_NORM
+
+    def __str__(self) -> str:
+        norm = "" if self.norm == TRAINED_NORM else f", ‖S‖ = {self.norm:g}"
+        return f"batch {self.batch}, {self.tokens} tokens, d = {self.width}{norm}"
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """q, k and v are (batch, heads, tokens, width); the largest ‖scale·(QKᵀ − KQᵀ)‖₂ is the point's norm."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+
+    @property
+    def scale(self) -> float:
+        return self.q.size(-1) ** -0.5
+
+    @property
+    def by_head(self) -> dict[str, Tensor]:
+        return {"q": self.q, "k": self.k, "v": self.v}
+
+    @cached_property
+    def packed(self) -> Tensor:
+        """(batch, tokens, heads·3·width), head by head, as the projection of a layer makes it."""
+        return torch.cat([self.q, self.k, self.v], -1).transpose(1, 2).flatten(2)
+
+    @cached_property
+    def merged(self) -> dict[str, Tensor]:
+        """Each (batch, tokens, heads·width), as ONNX Runtime's MultiHeadAttention takes them."""
+        return {name: x.transpose(1, 2).flatten(2) for name, x in self.by_head.items()}
+
+    def exact_orthogonal(self) -> Tensor:
+        """exp(S)·V in float64, head by head, since long sequences need much memory."""
+        heads = zip(*(x.flatten(0, 1) for x in (self.q, self.k, self.v)), strict=True)
+        return torch.stack([lowrank_orthogonal_attention(*head, self.scale) for head in heads]).view(self.v.shape)
+
+    def exact_softmax(self) -> Tensor:
+        """softmax(QKᵀ·scale)·V in float64."""
+        k, v = self.k.double().mT, self.v.double()
+        parts = self.q.double().split(SOFTMAX_ROWS, -2)
+        return torch.cat([torch.softmax(self.scale * part @ k, -1) @ v for part in parts], -2)
+
+
+def make_inputs(point: Point) -> Inputs:
+    generator = torch.Generator().manual_seed(point.tokens + point.width)
+    shape = (point.batch, HEADS, point.tokens, point.width)
+    q, k, v = (torch.randn(shape, generator=generator) for _ in range(3))
+    factor = (point.norm / spectral_norm(q, k, point.width**-0.5)) ** 0.5
+    return Inputs(q * factor, k * factor, v)
+
+
+def spectral_norm(q: Tensor, k: Tensor, scale: float) -> float:
+    """The largest ‖scale·(QKᵀ − KQᵀ)‖₂ of all entries, from the cores of 2d × 2d."""
+    return float(torch.linalg.matrix_norm(orthonormal_core(q.double(), k.double(), scale)[1], 2).max())
+
 
 PACKED, SEPARATE, EAGER = "ours, packed", "ours, separate", "ours, eager"
 PAPER, DENSE = "paper, eager", "matrix_exp, eager"

@@ -5,8 +5,7 @@ from functools import partial
 from typing import Any
 
 from osa_runtime.plotting import FAINT, INK
-from speed.model_contenders import ALL, COMPILED, EAGER, ORT, SOFTMAX, ModelResult, rate
-from speed.models import DIGITS, VIT_S
+from speed.model_contenders import ALL, COMPILED, DIGITS, EAGER, ORT, SOFTMAX, VIT_S, ModelResult, rate
 from speed.report import Plot, Report, Verdict, at_least, mebi, ratio_cell, table, three_digits, time_cell
 
 HOW_TO_READ = (

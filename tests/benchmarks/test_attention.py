@@ -14,6 +14,7 @@ from speed import attention_contenders
 from speed.attention_contenders import (
     DENSE,
     EAGER,
+    HEADS,
     PACKED,
     PAPER,
     SEPARATE,
@@ -21,12 +22,14 @@ from speed.attention_contenders import (
     SGEMM_FLOPS,
     SOFTMAX,
     Operators,
+    Point,
+    make_inputs,
     minimal_flops,
+    spectral_norm,
 )
-from speed.attention_inputs import HEADS, Point, make_inputs, spectral_norm
-from speed.attention_report import build_report
-from speed.attention_targets import (
+from speed.attention_report import (
     break_even,
+    build_report,
     describe_ranges,
     growth_exponent,
     losing_ranges,

@@ -11,23 +11,27 @@ import onnx
 import pytest
 import torch
 from onnx import helper
-from speed.attention_inputs import spectral_norm
+from speed.attention_contenders import spectral_norm
 from speed.contest import LEAST_ROUNDS, Contest, Pace, Row
 from speed.model_contenders import (
     COMPILED,
+    DIGITS,
     EAGER,
+    ENCODER,
     FORMATS,
     FUSED,
     ORT,
+    QUICK,
     SOFTMAX,
+    VIT_S,
     Footprint,
     ModelResult,
     OpenedModel,
+    Subject,
     fuse_attention,
     measure_model,
 )
 from speed.model_report import build_report, verdicts
-from speed.models import DIGITS, ENCODER, QUICK, VIT_S, Subject
 
 from osa_runtime import EncoderConfig, OrthogonalSelfAttention, ViTConfig
 
