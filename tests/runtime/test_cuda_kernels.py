@@ -16,12 +16,11 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from test_cuda_sessions import needs_cuda
 
 from made_once import export_checkpoint
 from osa_runtime import load
 from osa_runtime.inspection.kernel_coverage import expand, place
-from osa_runtime.runtime import providers
+from osa_runtime.runtime.device import CUDA_PROVIDER, driver_loads, installed_wheels, onnx_cuda_problem
 from osa_runtime.runtime.kernels import _TABLE, CUDA_KERNELS, KernelList, _kernels, list_kernels
 
 Exported = Callable[[str, str], Path]
@@ -41,6 +40,8 @@ MANGLED = {
     "NS_9MLFloat16E": "float16",
     "NS_8BFloat16E": "bfloat16",
 }
+NO_CUDA = onnx_cuda_problem() if driver_loads() else "no NVIDIA driver on this machine"
+needs_cuda = pytest.mark.skipif(NO_CUDA is not None, reason=str(NO_CUDA))
 ON_THE_HOST = {"Shape", "Size", "Range", "ConstantOfShape", "If", "Loop", "Scan"}  # sizes are computed there
 
 
@@ -60,7 +61,7 @@ def classes() -> dict[str, set[str]]:
 
 
 def test_the_table_is_that_of_the_installed_library(classes: dict[str, set[str]]) -> None:
-    assert providers.installed_wheels() == {"onnxruntime-gpu": onnxruntime.__version__}
+    assert installed_wheels() == {"onnxruntime-gpu": onnxruntime.__version__}
     compared = [operator for operator in _TABLE if operator in classes]
     assert {"MatMul", "Add", "Mul", "Sin", "Sqrt", "ReduceSum", "Where", "Floor"} <= set(compared)
     missing = {
@@ -104,12 +105,10 @@ def test_every_node_for_a_cuda_graph_has_a_kernel_and_none_computes_sizes(
 
 
 @pytest.mark.gpu
-@needs_cuda("onnx")
+@needs_cuda
 def test_a_captured_graph_returns_what_the_cpu_returns(for_a_cuda_graph: Path) -> None:
     options = {"enable_cuda_graph": "1", "use_tf32": "0"}
-    session = onnxruntime.InferenceSession(
-        for_a_cuda_graph / "model.onnx", providers=[(providers.CUDA_PROVIDER, options)]
-    )
+    session = onnxruntime.InferenceSession(for_a_cuda_graph / "model.onnx", providers=[(CUDA_PROVIDER, options)])
     generator = np.random.default_rng(0)
     with load(for_a_cuda_graph) as cpu:
         (tokens, mask), (logits,) = cpu.inputs, cpu.outputs
@@ -128,7 +127,7 @@ def test_a_captured_graph_returns_what_the_cpu_returns(for_a_cuda_graph: Path) -
 
 
 @pytest.mark.gpu
-@needs_cuda("onnx")
+@needs_cuda
 @pytest.mark.parametrize("model", ["vit", "encoder"])
 def test_only_sizes_are_computed_on_the_host(exported: Exported, model: str) -> None:
     with load(exported(model, "onnx"), device="cuda") as session:
