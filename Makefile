@@ -36,7 +36,7 @@ VERSIONS_TESTS := $(addprefix tests/,ops/test_accuracy.py exporters/test_export.
 # Other versions deprecate other things, and that is not what these tests are about.
 VERSIONS_ARGS := -W default::DeprecationWarning -W default::FutureWarning -W default::PendingDeprecationWarning
 
-.PHONY: help install demo test test-fast test-long test-ray test-lowest test-newest fuzz lint bench bench-check bench-serving clean
+.PHONY: help install demo test test-fast test-long test-gpu test-ray test-lowest test-newest fuzz lint bench bench-check bench-serving clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -59,6 +59,9 @@ test-fast: $(STAMP) ## run the tests that take little time, for the loop of an e
 
 test-long: $(STAMP) ## run the tests that `make test` leaves out: all sabotaged and 200 honest artifacts (half an hour)
 	$(TEST_ENV) $(BIN)/python -m pytest $(PYTEST_ARGS) -m long
+
+test-gpu: $(STAMP) ## run the tests that need a CUDA device, and fail where there is none
+	$(TEST_ENV) OSA_REQUIRE_GPU=1 $(BIN)/python -m pytest -m gpu tests
 
 test-ray: $(STAMP) ## run all tests with Ray Serve, the long ones too, in .venv-ray
 	$(TEST_ENV) $(BIN)/python -m pytest -m "ray or not ray" tests/serving_ray

@@ -14,6 +14,7 @@ from osa_runtime.targets import TARGETS
 
 if TYPE_CHECKING:
     from osa_runtime.artifact import Artifact
+    from osa_runtime.targets import Target
 
 
 WHAT, GRAPH, FILES = "What", "Graph", "Files"
@@ -175,6 +176,7 @@ class ExportReport:
     def __init__(self, verbose: bool) -> None:
         self._console = Console(highlight=False)
         self._verbose = verbose
+        self.compiler: Target | None = None
 
     def check(self, options: dict[str, Any], out: Path, replace: bool) -> None:
         """Refuse before the long work what can be refused by then."""
@@ -186,7 +188,7 @@ class ExportReport:
         if options["target"] is not None:
             from osa_runtime.exporters.compiled import compiler_of
 
-            compiler_of(options["target"])
+            self.compiler = compiler_of(options["target"])
         check_replaceable(out, replace=replace, marker=MANIFEST_FILE)
 
     def plan(self, source: object, out: Path, options: dict[str, Any], static: bool) -> None:
@@ -195,7 +197,8 @@ class ExportReport:
 
         self._console.print(f"Would export {source} to {out}:", soft_wrap=True)
         model = FORMATS[self.settings.format].file
-        files = [model, *([f"{model}.data"] if options["external_data"] else []), MANIFEST_FILE]
+        compiled = [] if self.compiler is None else [self.compiler.file]
+        files = [model, *([f"{model}.data"] if options["external_data"] else []), *compiled, MANIFEST_FILE]
         self._console.print(f"  {', '.join(files)}", soft_wrap=True)
         chosen = {name: value for name, value in options.items() if value not in (None, False)} | {"static": static}
         self._console.print("  " + ", ".join(f"{name}={value}" for name, value in chosen.items()), soft_wrap=True)

@@ -21,6 +21,7 @@ from osa_runtime.models.checkpoint import (
 )
 from osa_runtime.pixels import Standardisation
 from osa_runtime.sample_inputs import usual_sizes
+from osa_runtime.targets import allows_dynamic_axes
 
 EXAMPLE_SIZES = (2, 7)  # rows and tokens
 
@@ -31,10 +32,11 @@ def export_checkpoint(
     """Export the checkpoint in a folder; ``options`` are those of ``export``.
 
     Images have a dynamic batch; sequences a dynamic batch and length, with the mask as an input. ``static`` fixes
-    everything at a batch of 1, and at the full length. ``pixels="uint8"`` folds the standardisation of pixels into the
-    model, which then takes them as they are stored.
+    everything at a batch of 1, and at the full length; so does a target without dynamic axes. ``pixels="uint8"`` folds
+    the standardisation of pixels into the model, which then takes them as they are stored.
     """
     check_checkpoint(checkpoint, out, pixels)
+    static = static or not allows_dynamic_axes(options.get("target"))
     model = load_model(checkpoint, pixels)
     where = checkpoint_folder(checkpoint)
     interface = model.interface()

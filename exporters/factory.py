@@ -19,6 +19,7 @@ from osa_runtime.errors import CheckpointError, ExportError, InputError, Missing
 from osa_runtime.exporters.pipeline import export
 from osa_runtime.pixels import FORMULA, Standardisation
 from osa_runtime.recognition import FileKind, file_kind, not_a_checkpoint
+from osa_runtime.targets import allows_dynamic_axes
 
 
 def export_factory(
@@ -34,7 +35,7 @@ def export_factory(
 
 
 def export_built(built: Built, out: str | Path, *, static: bool = False, **options: Any) -> Artifact:
-    axes = None if static else built.axes
+    axes = None if static or not allows_dynamic_axes(options.get("target")) else built.axes
     return export(built.module, built.inputs, out, dynamic_shapes=axes, **(built.options | options))
 
 

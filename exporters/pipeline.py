@@ -29,6 +29,7 @@ from osa_runtime.interface import Interface
 from osa_runtime.manifest import Manifest, check_class_names, check_preprocessing, check_value_ranges
 from osa_runtime.pixels import Standardisation
 from osa_runtime.steps import Listener, Progress
+from osa_runtime.targets import allows_dynamic_axes
 
 
 def export(
@@ -98,6 +99,8 @@ def export(
         _check_types(module, inputs, settings.dtype)
         ready = prepared(module, settings)
         examples = describe_examples(ready, _in_type(inputs, settings.dtype), input_names, shapes)
+        if examples.dimensions() and not allows_dynamic_axes(target):
+            raise InputError(f"target={target!r} has fixed sizes only: leave out dynamic_shapes.")
         outputs = describe_outputs(ready, examples, output_names)
         with _as_input_errors():
             check_value_ranges(value_ranges or {}, examples.input_specs())

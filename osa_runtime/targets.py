@@ -27,6 +27,7 @@ class Target:
     functions: bool = True
     control_flow: bool = True
     float64: bool = True
+    dynamic_axes: bool = True
     newest_opset: int = 23
     newest_ir: int = 10
     package: str | None = None
@@ -62,6 +63,8 @@ class Target:
             yield f"{_some(facts.undefined)} has no definition in the file: a tool in between has dropped the functions"
         if facts.control_flow and not self.control_flow:
             yield f"it has {' and '.join(facts.control_flow)}: {self.why}"
+        if facts.dynamic_axes and not self.dynamic_axes:
+            yield f"its axes {_some(facts.dynamic_axes)} are dynamic: {self.why}"
         if facts.float64 and not self.float64:
             yield f"it computes in float64, for instance in {_some(facts.float64)}: {self.why}"
         if facts.opset is not None and facts.opset > self.newest_opset:
@@ -79,6 +82,7 @@ class Graph:
     undefined: tuple[str, ...] = ()
     control_flow: tuple[str, ...] = ()
     float64: tuple[str, ...] = ()
+    dynamic_axes: tuple[str, ...] = ()
     opset: int | None = None
     ir_version: int | None = None
 
@@ -170,9 +174,10 @@ TARGETS = {
         Target(
             "cuda-graph",
             "ONNX Runtime on CUDA, captured as a CUDA graph",
-            "a CUDA graph cannot hold a Loop or an If",
+            "a CUDA graph holds neither a Loop nor an If, and is captured for one size",
             {"squarings": SQUARINGS},
             control_flow=False,
+            dynamic_axes=False,
         ),
     )
 }
@@ -182,3 +187,7 @@ def target_named(name: str) -> Target:
     if name not in TARGETS:
         raise InputError(f"target={name!r}: expected one of {', '.join(TARGETS)}.")
     return TARGETS[name]
+
+
+def allows_dynamic_axes(target: str | None) -> bool:
+    return target is None or target_named(target).dynamic_axes

@@ -24,6 +24,11 @@ SLOW = {"exported", "deep", "installed_copy"}
 
 @pytest.hookimpl(tryfirst=True)  # before -m is applied
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if os.environ.get("OSA_REQUIRE_GPU"):
+        from osa_runtime.runtime.device import driver_loads
+
+        if not driver_loads():
+            pytest.exit("`make test-gpu` needs a CUDA device, and this machine has no NVIDIA driver.", returncode=3)
     for item in items:
         if SLOW & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)

@@ -77,6 +77,7 @@ def test_a_compiler_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) ->
         (Graph("onnx", control_flow=("If", "Loop")), "cuda-graph", "it has If and Loop"),
         (Graph("pt2", control_flow=("while_loop",)), "executorch", "it has while_loop"),
         (Graph("onnx", float64=("a", "b", "c", "d")), "webgpu", "for instance in a, b and 2 more"),
+        (Graph("onnx", dynamic_axes=("batch",)), "cuda-graph", "its axes batch are dynamic"),
         (Graph("onnx", opset=28), "ort", "it has opset 28"),
         (Graph("onnx", ir_version=14), "ort", "IR version 14"),
     ],

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import onnx
 
 from osa_runtime.inspection.kernel_coverage import requirements
+from osa_runtime.interface import TensorSpec
 from osa_runtime.manifest import Manifest
+from osa_runtime.onnx_files import input_specs
 from osa_runtime.targets import Graph, target_named
 
 STANDARD = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
@@ -37,6 +39,7 @@ def graph_of(model: onnx.ModelProto, expanded: onnx.ModelProto) -> Graph:
         undefined=undefined_operators(model),
         control_flow=tuple(control),
         float64=tuple(wide),
+        dynamic_axes=dynamic_axes(input_specs(model)),
         opset=next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), None),
         ir_version=model.ir_version,
     )
@@ -45,7 +48,12 @@ def graph_of(model: onnx.ModelProto, expanded: onnx.ModelProto) -> Graph:
 def graph_of_manifest(manifest: Manifest) -> Graph:
     """The facts about a program of torch, as far as its manifest has them."""
     loops = manifest.osa is not None and not manifest.osa.evaluation.is_fixed
-    return Graph(manifest.format, control_flow=("while_loop",) if loops else ())
+    control_flow = ("while_loop",) if loops else ()
+    return Graph(manifest.format, control_flow=control_flow, dynamic_axes=dynamic_axes(manifest.inputs))
+
+
+def dynamic_axes(inputs: Iterable[TensorSpec]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(axis for spec in inputs for axis in spec.shape if isinstance(axis, str)))
 
 
 def undefined_operators(model: onnx.ModelProto) -> tuple[str, ...]:

@@ -189,6 +189,7 @@ _TABLE: dict[str, list[tuple[int, dict[str, str]]]] = {
     "Shape": [(version, {"T": _ALL}) for version in (15, 19, 21)],
     "Sigmoid": [(13, {"T": _WITH_BFLOAT})],
     "Sign": [(13, {"T": _NUMBERS})],
+    "Sin": [(7, {"T": _WITH_BFLOAT})],
     "Size": [(version, {"T": _ALL}) for version in (13, 19, 21)],
     "Slice": [(13, {"T": _ALL, "Tind": _INDEX})],
     "Softmax": [(13, {"T": _WITH_BFLOAT})],

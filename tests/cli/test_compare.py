@@ -72,4 +72,17 @@ def test_what_is_no_artifact_leaves_with_3(exported: Exported, tmp_path: Path) -
     assert "does not exist" in osa(good, tmp_path / "none", code=3)
     assert "does not exist" in osa(tmp_path / "none", good, code=3)
     assert "is an empty folder" in osa(good, tmp_path, code=3)
-    assert "Missing argument" in osa(good, code=2)
+
+
+def test_one_artifact_in_another_runtime(exported: Exported) -> None:
+    content = json.loads(osa(exported("vit", "onnx"), "--runtime", "reference", *FEW, "--quick", "--json"))
+    assert content["verdict"] == "pass"
+    assert content["subject"]["placement"]["provider"].startswith("onnx's ReferenceEvaluator")
+    assert content["reference"]["placement"]["provider"] == "CPUExecutionProvider"
+
+
+def test_one_artifact_alone_is_wrong_usage(exported: Exported) -> None:
+    assert "a second artifact, or --runtime" in osa(exported("vit", "onnx"), code=2)
+    assert "--runtime abacus: expected one of openvino" in osa(exported("vit", "onnx"), "--runtime", "abacus", code=2)
+    shown = osa(exported("vit", "torchscript"), "--runtime", "tract", code=2)
+    assert "--runtime tract runs ONNX models" in shown

@@ -89,6 +89,15 @@ def test_dry_run_writes_nothing(checkpoint: Path, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_target_chooses_the_options(checkpoint: Path, tmp_path: Path) -> None:
+    code, output = osa_export(checkpoint, "--out", tmp_path / "a", "--dry-run", "--target", "aoti")
+    assert code == 0
+    assert "model.pt2, compiled.pt2, manifest.json" in output
+    code, output = osa_export(checkpoint, "--out", tmp_path / "a", "--target", "openvino", "--format", "pt2")
+    assert code == 2
+    assert "--format pt2 contradicts --target openvino, which needs --format onnx" in output
+
+
 def test_dry_run_names_the_file_of_weights(checkpoint: Path, tmp_path: Path) -> None:
     code, output = osa_export(checkpoint, "--out", tmp_path / "a", "--dry-run", "--external-data")
     assert code == 0, output

@@ -84,3 +84,20 @@ def test_bad_input(model: Path, monkeypatch: pytest.MonkeyPatch, arguments: list
     assert message in result.output
     assert result.output.count("\n") == 1
     assert {path.name for path in folder.iterdir()} == {"folder", "text.onnx", "model.onnx"}
+
+
+def test_a_target_says_whether_and_why_not(model: Path) -> None:
+    fine = runner.invoke(app, ["inspect", str(model), "--target", "ort"])
+    assert fine.exit_code == 0
+    assert "ONNX Runtime takes it (tried in 1.31.1" in " ".join(fine.output.split())
+    result = runner.invoke(app, ["inspect", str(model), "--target", "tract", "--target", "webgpu"])
+    text = " ".join(result.output.split())
+    assert result.exit_code == 1
+    assert "tract: it has model-local functions (Once, Twice), which tract does not expand" in text
+    assert "Export it with --target webgpu." in text
+
+
+def test_an_unknown_target_is_refused_with_all_names(model: Path) -> None:
+    result = runner.invoke(app, ["inspect", str(model), "--target", "toaster"])
+    assert result.exit_code == 2
+    assert "--target toaster: expected one of ort, ort-web, webgpu" in " ".join(result.output.split())
