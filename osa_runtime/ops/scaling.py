@@ -100,7 +100,7 @@ def check_range(norm: Tensor, theta: float, squarings: int, double: bool) -> Non
 
 
 def doubled_expm1(e: Tensor, squarings: Tensor) -> Tensor:
-    """e^(2ˢA) − I from E = e^A − I: E ← 2E + E², ``squarings`` times.
+    """e^(2ˢA) − I from E = e^A − I, with one batch axis: E ← 2E + E², ``squarings`` times.
 
     Carrying e^A − I instead of e^A keeps an entry of small norm exact when another entry of its batch
     needs many squarings.
@@ -109,7 +109,7 @@ def doubled_expm1(e: Tensor, squarings: Tensor) -> Tensor:
         if captures_control_flow():
             return _doubled_expm1_in_graph(e, squarings)
     for _ in range(trip_count(squarings)):
-        e = torch.add(e @ e, e, alpha=2)
+        e = torch.baddbmm(e, e, e, beta=2)
     return e
 
 
