@@ -104,9 +104,7 @@ def verdicts(found: Sequence[tuple[Lesson, Contest, Mapping[str, int | None]]]) 
             yield Verdict(target, f"{ours / theirs:.2f} ×", ours <= theirs)
 
 
-def build_report(
-    found: Sequence[tuple[Lesson, Contest, Mapping[str, int | None]]], facts: Mapping[str, Any]
-) -> Report:
+def build_report(found: Sequence[tuple[Lesson, Contest, Mapping[str, int | None]]], facts: Mapping[str, Any]) -> Report:
     contests = {lesson.subject.name: contest for lesson, contest, _ in found}
     sections, content = [], []
     for lesson, contest, memory in found:

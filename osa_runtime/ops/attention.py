@@ -51,10 +51,8 @@ def orthogonal_attention(
         replacement = intercepted(q, k, v, scale, mask, form, approximant, squarings)
         if replacement is not None:
             return replacement
-        if torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting():
-            # The dense form without gradients is captured as it is: its loop can be a part of the graph.
-            if torch.is_grad_enabled() or not _is_dense(form, q.size(-2), q.size(-1)):
-                return opaque_attention(q, k, v, scale, mask, form, approximant, squarings)
+        if _is_opaque(form, q.size(-2), q.size(-1)):
+            return opaque_attention(q, k, v, scale, mask, form, approximant, squarings)
         if not q.is_meta and torch.is_autocast_enabled(q.device.type):
             # Autocast would put the core's products into half precision. (Only where it is on: a captured graph would
             # keep the switch as a node.)
@@ -151,6 +149,17 @@ def _is_dense(form: str, tokens: int, width: int) -> bool:
             return tokens <= 2 * width
         return _known_to_fit(tokens, width)
     return form == "dense"
+
+
+@torch.jit.unused
+def _is_opaque(form: str, tokens: int, width: int) -> bool:
+    """Return whether a compiled graph has one node for the attention.
+
+    The dense form without gradients is captured as it is: its loop can be a part of the graph.
+    """
+    if not torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting():
+        return False
+    return torch.is_grad_enabled() or not _is_dense(form, tokens, width)
 
 
 @torch.jit.unused

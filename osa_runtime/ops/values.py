@@ -64,9 +64,7 @@ def is_differentiated(*tensors: Tensor) -> bool:
 
 
 @torch.jit.unused
-def by_autograd(
-    function: Callable[..., Tensor], inputs: tuple[Tensor, ...], grad: Tensor
-) -> tuple[Tensor | None, ...]:
+def by_autograd(function: Callable[..., Tensor], inputs: tuple[Tensor, ...], grad: Tensor) -> tuple[Tensor | None, ...]:
     """The gradients of the inputs as functions of everything, for second derivatives."""
     # Views, because one input may be computed from another, or be the same tensor.
     views = [x.view_as(x) for x in inputs]

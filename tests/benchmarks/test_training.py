@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-import training
 from speed.contest import LEAST_ROUNDS, Contest
 from speed.models import QUICK
+
+import training
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +35,9 @@ def test_targets_met_and_missed() -> None:
         blocks = {"osa": [[ours]] * LEAST_ROUNDS, "softmax": [[10]] * LEAST_ROUNDS}
         found = [(lesson, Contest(blocks, 0.0, 1), {"osa": memory, "softmax": 6})]
         assert [verdict.met for verdict in training.verdicts(found)] == expected
-    assert [v.met for v in training.verdicts([(lesson, Contest({}, 0.0, 1), {"osa": None, "softmax": None})])] == [None] * 2
+    assert [v.met for v in training.verdicts([(lesson, Contest({}, 0.0, 1), {"osa": None, "softmax": None})])] == [
+        None
+    ] * 2
 
 
 def test_a_step_reaches_every_weight() -> None:

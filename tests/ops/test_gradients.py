@@ -124,7 +124,9 @@ def test_our_gradients_are_those_of_the_plain_path(
             size = b.detach().abs().amax().clamp(min=1e-30)
             if name == "scale":  # scale·d(scale) = ⟨dQ, Q⟩, a sum whose terms may cancel
                 size = torch.maximum(size, (plain[1] * q).detach().abs().sum() / scale.detach())
-            assert float((a - b).detach().abs().amax() / size) <= 60 * max(1.0, norm) * torch.finfo(torch.float32).eps, name
+            assert (
+                float((a - b).detach().abs().amax() / size) <= 60 * max(1.0, norm) * torch.finfo(torch.float32).eps
+            ), name
 
 
 def scale_norm(q: Tensor, k: Tensor) -> Tensor:
