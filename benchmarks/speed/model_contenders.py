@@ -88,7 +88,7 @@ def strengthen(model: nn.Module, example: Tensor) -> None:
         hook.remove()
 
 
-def _encoder(tokens: int, depth: int) -> EncoderConfig:
+def encoder_config(tokens: int, depth: int) -> EncoderConfig:
     sizes = {"dim": 256, "depth": depth, "heads": 4, "mlp_ratio": 4.0}
     return EncoderConfig(classes=10, vocabulary=256, max_length=tokens, **sizes)
 
@@ -106,10 +106,10 @@ VIT_S_CONFIG = ViTConfig(
 )
 DIGITS = Subject("digits ViT", ViTConfig(classes=10), 16)
 VIT_S = Subject("ViT-S", VIT_S_CONFIG, 197)
-ENCODER = Subject("long encoder", _encoder(4096, 6), 4096, only_latency=("TorchScript", "pt2"))
+ENCODER = Subject("long encoder", encoder_config(4096, 6), 4096, only_latency=("TorchScript", "pt2"))
 QUICK = (
     Subject("digits ViT", ViTConfig(classes=10, depth=1), 16),
-    Subject("long encoder", _encoder(64, 1), 64),
+    Subject("long encoder", encoder_config(64, 1), 64),
 )
 
 

@@ -66,17 +66,17 @@ def main() -> None:
     job = json.loads(sys.stdin.read())
     start = _artifact if job["contender"] == "artifact" else _eager
     open_contender = start(job)  # imports only
-    before = _status("VmRSS")
+    before = status_bytes("VmRSS")
     CLEAR.write_text(RESET_PEAK)
     run = open_contender()
-    grown: dict[str, Any] = {"load": _status("VmHWM") - before, "run": []}
+    grown: dict[str, Any] = {"load": status_bytes("VmHWM") - before, "run": []}
     for file, names in zip(job["feeds"], job["names"], strict=True):
         with np.load(file, allow_pickle=False) as content:
             feeds = {name: content[f"arr_{number}"] for number, name in enumerate(names)}
         CLEAR.write_text(RESET_PEAK)
         for _ in range(3):
             run(feeds)
-        grown["run"].append(_status("VmHWM") - before)
+        grown["run"].append(status_bytes("VmHWM") - before)
     sys.stdout.write(json.dumps(grown))
 
 
@@ -100,7 +100,8 @@ def _eager(job: dict[str, Any]) -> Callable[[], RunFeeds]:
     return start
 
 
-def _status(field: str) -> int:
+def status_bytes(field: str) -> int:
+    """A size of this process, such as VmRSS, or VmHWM, the peak since ``RESET_PEAK`` was written to ``CLEAR``."""
     line = next(line for line in STATUS.read_text(encoding="utf-8").splitlines() if line.startswith(f"{field}:"))
     return int(line.split()[1]) * 1024
 

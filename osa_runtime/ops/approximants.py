@@ -64,14 +64,17 @@ def scaled_phi1_minus1(
 
 
 def polynomial(m: Tensor, m2: Tensor, factor: Tensor, table: Eight) -> Tensor:
-    """A polynomial of degree 8 in A = factor·M without its constant term, in three products with that of M²."""
+    """A polynomial of degree 8 in A = factor·M without its constant term, in three products with that of M².
+
+    The matrices have one batch axis.
+    """
     g1, g2, right_left, right_t, right_a, low_left, low_t, low_a = table
     a, a2 = m * (factor * g1), m2 * (factor * factor * g2)
     t = a + a2
-    left = a2 @ t + a2
+    left = torch.baddbmm(a2, a2, t)
     right = torch.add(torch.add(right_left * left, t, alpha=right_t), a, alpha=right_a)
     low = torch.add(torch.add(low_left * left, t, alpha=low_t), a, alpha=low_a)
-    return left @ right + low
+    return torch.baddbmm(low, left, right)
 
 
 def pade_parts(

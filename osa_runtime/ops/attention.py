@@ -17,6 +17,7 @@ from osa_runtime.ops.checks import check_attention_inputs, check_overflow, check
 from osa_runtime.ops.dense import attention_expm1, dense_change, skew_expm1
 from osa_runtime.ops.interception import intercepted
 from osa_runtime.ops.lowrank import lowrank_change
+from osa_runtime.ops.opaque import opaque_attention
 
 
 def orthogonal_attention(
@@ -43,13 +44,15 @@ def orthogonal_attention(
 
     The halves are computed in float32. NaN or Inf in an entry of the batch makes that entry NaN. The relative error is
     at most 2e-6·max(1, ‖S‖/4), or 1e-10·max(1, ‖S‖) for float64. If that cannot be kept, ExponentRangeError is
-    raised; in compiled or exported graphs, which cannot raise, the entry is NaN.
+    raised; in exported graphs, and in the dense form compiled without gradients, which cannot raise, the entry is NaN.
     """
     if not torch.jit.is_scripting():
         check_attention_inputs(q, k, v, scale, mask, form, approximant, squarings)
         replacement = intercepted(q, k, v, scale, mask, form, approximant, squarings)
         if replacement is not None:
             return replacement
+        if _is_opaque(form, q.size(-2), q.size(-1)):
+            return opaque_attention(q, k, v, scale, mask, form, approximant, squarings)
         if not q.is_meta and torch.is_autocast_enabled(q.device.type):
             # Autocast would put the core's products into half precision. (Only where it is on: a captured graph would
             # keep the switch as a node.)
@@ -151,6 +154,17 @@ def _is_dense(form: str, tokens: int, width: int) -> bool:
             return tokens <= 2 * width
         return _known_to_fit(tokens, width)
     return form == "dense"
+
+
+@torch.jit.unused
+def _is_opaque(form: str, tokens: int, width: int) -> bool:
+    """Return whether a compiled graph has one node for the attention.
+
+    The dense form without gradients is captured as it is: its loop can be a part of the graph.
+    """
+    if not torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting():
+        return False
+    return torch.is_grad_enabled() or not _is_dense(form, tokens, width)
 
 
 @torch.jit.unused

@@ -15,6 +15,7 @@ from torch import Tensor
 from osa_runtime.ops.approximants import plus_identity
 from osa_runtime.ops.coefficients import CHEBYSHEV_EVEN, CHEBYSHEV_ODD, CHEBYSHEV_REACH, NEAR_EVEN, NEAR_ODD, Seven, Six
 from osa_runtime.ops.graph_control import loop
+from osa_runtime.ops.horner import horner
 from osa_runtime.ops.values import trip_count, whole
 
 
@@ -64,22 +65,12 @@ def chebyshev_phi1(
     u: Tensor, w: Tensor, xw: Tensor, even: Seven = CHEBYSHEV_EVEN, odd: Seven = CHEBYSHEV_ODD
 ) -> Tensor:
     """φ₁(A)·W/e₀ for A = R·X from u = 2X² + I, W and XW: Σⱼ uʲ(eⱼ + oⱼX)·W/e₀ by Horner's scheme."""
-    return _horner(u, w, xw, list(even), list(odd))
+    return horner(u, w, xw, list(even), list(odd))
 
 
 def near_phi1(u: Tensor, w: Tensor, xw: Tensor, even: Six = NEAR_EVEN, odd: Six = NEAR_ODD) -> Tensor:
     """φ₁(M)·W/e₀ from u = M², W and XW = MW: Σⱼ uʲ(eⱼ + oⱼM)·W/e₀ by Horner's scheme."""
-    return _horner(u, w, xw, list(even), list(odd))
-
-
-def _horner(u: Tensor, w: Tensor, xw: Tensor, even: list[float], odd: list[float]) -> Tensor:
-    """y ← (eⱼ₊₁/eⱼ)·uy + W + (oⱼ/eⱼ)·XW: divided by eⱼ, so that the factor of the product goes into the product."""
-    top = len(even) - 1
-    y = torch.add(w, xw, alpha=odd[top] / even[top])
-    for k in range(top):
-        j = top - 1 - k
-        y = torch.baddbmm(torch.add(w, xw, alpha=odd[j] / even[j]), u, y, alpha=even[j + 1] / even[j])
-    return y
+    return horner(u, w, xw, list(even), list(odd))
 
 
 def _step(y: Tensor, m: Tensor, u: Tensor, w: Tensor, factor: Tensor, first: Tensor) -> Tensor:

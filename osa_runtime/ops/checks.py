@@ -47,7 +47,11 @@ def check_skew(s: Tensor, approximant: str, squarings: str | int) -> None:
 
 def check_overflow(out: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float | Tensor) -> None:
     """In eager mode, raise if finite inputs have a result that is not, before or after rounding to their type."""
-    if torch.compiler.is_compiling() or not any_of(~torch.isfinite(out.detach().to(v.dtype))):
+    if torch.compiler.is_compiling():
+        return
+    rounded = out.detach().to(v.dtype)
+    # A sum that is finite has no term that is not, and takes a tenth of the time.
+    if not any_of(~torch.isfinite(rounded.sum(dtype=out.dtype))) or not any_of(~torch.isfinite(rounded)):
         return
     if any(any_of(~torch.isfinite(torch.as_tensor(x).detach())) for x in (q, k, v, scale)):
         return

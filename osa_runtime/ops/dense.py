@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from osa_runtime.ops.approximants import scaled_expm1
+from osa_runtime.ops.dense_gradient import eager_change
 from osa_runtime.ops.rounding import check_digits, is_lost_in_terms
 from osa_runtime.ops.scaling import doubled_expm1, reach, scaling
 
@@ -31,9 +32,10 @@ def skew_norm(s2: Tensor) -> Tensor:
 
 def skew_expm1(s: Tensor, approximant: str, squarings: int, double: bool) -> Tensor:
     """e^S − I for skew S. ``squarings`` < 0 means as many as the norm needs."""
-    s2 = s @ s
+    one_batch_axis = s.reshape(-1, s.size(-2), s.size(-1))
+    s2 = one_batch_axis @ one_batch_axis
     factor, count = scaling(skew_norm(s2), reach(approximant, "dense", double), squarings, double)
-    return doubled_expm1(scaled_expm1(s, s2, factor, approximant, double), count, squarings)
+    return doubled_expm1(scaled_expm1(one_batch_axis, s2, factor, approximant, double), count, squarings).reshape(s.shape)
 
 
 def attention_expm1(q: Tensor, k: Tensor, c: Tensor, approximant: str, squarings: int, double: bool) -> Tensor:
@@ -48,4 +50,14 @@ def attention_expm1(q: Tensor, k: Tensor, c: Tensor, approximant: str, squarings
 
 def dense_change(q: Tensor, k: Tensor, v: Tensor, c: Tensor, approximant: str, squarings: int, double: bool) -> Tensor:
     """(e^S − I)·V with S = c(QKᵀ − KQᵀ)."""
+    if not torch.jit.is_scripting():  # noqa: SIM102  # TorchScript skips the body only when this stands alone
+        if approximant == "taylor" and squarings < 0:
+            change = eager_change(q, k, v, c, double)
+            if change is not None:
+                return change
+    return plain_change(q, k, v, c, approximant, squarings, double)
+
+
+def plain_change(q: Tensor, k: Tensor, v: Tensor, c: Tensor, approximant: str, squarings: int, double: bool) -> Tensor:
+    """``dense_change`` as graphs capture it and autograd follows it."""
     return attention_expm1(q, k, c, approximant, squarings, double) @ v

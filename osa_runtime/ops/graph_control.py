@@ -16,8 +16,8 @@ from torch import Tensor
 def captures_control_flow() -> bool:
     """Return whether a loop or a branch must become part of a graph.
 
-    True in an exported program and in a compiled one without gradients. A compiled one with gradients runs the loop
-    in Python, at the price of a graph break: torch cannot differentiate its graph loops yet.
+    True in an exported program and in a compiled one without gradients. With gradients, which graph loops do not
+    have, the attention is one node of a compiled program (``opaque.py``), and other callers break the graph.
     """
     return torch.compiler.is_exporting() or (torch.compiler.is_compiling() and not torch.is_grad_enabled())
 

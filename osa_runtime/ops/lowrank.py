@@ -55,7 +55,7 @@ def lowrank_change(
         if torch.compiler.is_exporting():
             core = (m, m2, norm, w, t)
             return _change_in_graph(level, q, k, v, c, core, approximant, squarings, or_dense)
-    # Under torch.compile this is a graph break: its own branches fail to capture with dynamic sizes (torch 2.13).
+    # torch.compile does not come here (``opaque.py``): its branches fail to capture with dynamic sizes (torch 2.13).
     chosen = trip_count(level)
     if chosen > 1:
         return precise_change(q, k, v, c, approximant, squarings, False, or_dense)

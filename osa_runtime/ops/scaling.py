@@ -100,7 +100,9 @@ def check_range(norm: Tensor, theta: float, squarings: int, double: bool) -> Non
 
 
 def doubled_expm1(e: Tensor, squarings: Tensor, fixed: int = -1) -> Tensor:
-    """e^(2ˢA) − I from E = e^A − I: E ← 2E + E², ``squarings`` times; ``fixed`` is their number where it is known.
+    """e^(2ˢA) − I from E = e^A − I, with one batch axis: E ← 2E + E², ``squarings`` times.
+
+    ``fixed`` is their number where it is known.
 
     Carrying e^A − I instead of e^A keeps an entry of small norm exact when another entry of its batch
     needs many squarings.
@@ -109,7 +111,7 @@ def doubled_expm1(e: Tensor, squarings: Tensor, fixed: int = -1) -> Tensor:
         if fixed < 0 and captures_control_flow():
             return _doubled_expm1_in_graph(e, squarings)
     for _ in range(fixed if fixed >= 0 else trip_count(squarings)):
-        e = torch.add(e @ e, e, alpha=2)
+        e = torch.baddbmm(e, e, e, beta=2)
     return e
 
 

@@ -7,6 +7,8 @@ shortest path determines the shapes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -47,3 +49,25 @@ def _any_of(condition: Tensor) -> bool:
 @torch.jit.unused
 def _trip_count(count: Tensor) -> int:
     return int(count) if torch.compiler.is_compiling() or has_values(count) else 0
+
+
+@torch.jit.unused
+def is_plain_eager(*tensors: Tensor) -> bool:
+    """True if the tensors have values and neither a graph nor a ``torch.func`` transform looks on."""
+    return not torch.compiler.is_compiling() and all(whole(x) is x and has_values(x) for x in tensors)
+
+
+@torch.jit.unused
+def is_differentiated(*tensors: Tensor) -> bool:
+    """True where a gradient of our own takes the place of autograd's: only in plain eager mode."""
+    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors) and is_plain_eager(*tensors)
+
+
+@torch.jit.unused
+def by_autograd(function: Callable[..., Tensor], inputs: tuple[Tensor, ...], grad: Tensor) -> tuple[Tensor | None, ...]:
+    """The gradients of the inputs as functions of everything, for second derivatives."""
+    # Views, because one input may be computed from another, or be the same tensor.
+    views = [x.view_as(x) for x in inputs]
+    needed = [x for x in views if x.requires_grad]
+    found = iter(torch.autograd.grad(function(*views), needed, grad, create_graph=True))
+    return tuple(next(found) if x.requires_grad else None for x in views)

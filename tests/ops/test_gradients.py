@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 
-from exponents import normal, relative_error
+from exponents import normal, relative_error, scale_for
 from osa_runtime.ops import orthogonal_attention, reference, skew_exponential
+from osa_runtime.ops.chebyshev import near_phi1
 
 
 @pytest.mark.parametrize("approximant", ["taylor", "pade"])
@@ -60,3 +62,113 @@ def test_gradients_exist_where_everything_is_zero(form: str) -> None:
 def test_reference_shares_the_value() -> None:
     q, k, v = (normal(1, 12, 3, seed=s, dtype=torch.float64) for s in (1, 2, 3))
     torch.testing.assert_close(orthogonal_attention(q, k, v, 0.3), reference.orthogonal_attention(q, k, v, 0.3))
+
+
+@pytest.mark.parametrize("form", ["dense", "lowrank"])
+def test_second_derivatives(form: str) -> None:
+    q, v = (normal(2, 5, 2, seed=s, dtype=torch.float64).requires_grad_() for s in (1, 2))
+    scale = torch.tensor([0.7, 0.2], dtype=torch.float64, requires_grad=True)
+
+    def attention(q: Tensor, v: Tensor, scale: Tensor) -> Tensor:
+        return orthogonal_attention(q, q * q, v, scale, form=form)  # k depends on q, too
+
+    assert torch.autograd.gradgradcheck(attention, (q, v, scale))
+
+
+def test_second_derivatives_of_the_polynomial() -> None:
+    """The low-rank core of float32, which no float64 operator reaches."""
+    m2, w, mw = (normal(2, 4, 4, seed=s, dtype=torch.float64).requires_grad_() for s in (1, 2, 3))
+    assert torch.autograd.gradcheck(near_phi1, (m2, w, mw))
+    assert torch.autograd.gradgradcheck(near_phi1, (m2, w, mw))
+
+
+STRUCTURES = ["random", "a common mean", "almost parallel", "zero", "one token alone", "mixed norms"]
+
+
+def structured(kind: str, tokens: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    q, k, v = normal(3, 3, tokens, 6, seed=seed).unbind()
+    if kind == "a common mean":
+        return q + 10, k + 10, v + 1
+    if kind == "almost parallel":
+        return q, 1.5 * q + 1e-3 * k, v
+    if kind == "zero":
+        return 0 * q, k, v
+    if kind == "one token alone":
+        return q * (torch.arange(tokens) == 0)[:, None], k, v
+    if kind == "mixed norms":
+        return q * torch.tensor([1e-6, 1.0, 20.0])[:, None, None], k, v
+    return q, k, v
+
+
+@pytest.mark.parametrize("kind", STRUCTURES)
+@pytest.mark.parametrize(("form", "tokens"), [("dense", 1), ("dense", 11), ("lowrank", 11), ("lowrank", 40)])
+def test_our_gradients_are_those_of_the_plain_path(
+    kind: str, form: str, tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To a few eps of the largest gradient of an entry, more for larger ‖S‖."""
+    for seed, norm in enumerate((1e-4, 0.3, 2.0, 4.0, 9.0)):
+        q, k, v = (x.requires_grad_() for x in structured(kind, tokens, seed))
+        scale = (norm / scale_norm(q, k)).float().requires_grad_()
+        weight = normal(3, tokens, 6, seed=9)
+
+        def gradients() -> list[Tensor]:
+            out = orthogonal_attention(q, k, v, scale, form=form)  # noqa: B023  # called within the turn
+            return [out, *torch.autograd.grad((out * weight).sum(), (q, k, v, scale))]  # noqa: B023
+
+        ours = gradients()
+        with monkeypatch.context() as patch:
+            patch.setattr("osa_runtime.ops.dense.eager_change", lambda *_: None)
+            patch.setattr("osa_runtime.ops.horner.is_differentiated", lambda *_: False)
+            plain = gradients()
+        for name, a, b in zip(("out", "q", "k", "v", "scale"), ours, plain, strict=True):
+            size = b.detach().abs().amax().clamp(min=1e-30)
+            if name == "scale":  # scale·d(scale) = ⟨dQ, Q⟩, a sum whose terms may cancel
+                size = torch.maximum(size, (plain[1] * q).detach().abs().sum() / scale.detach())
+            assert (
+                float((a - b).detach().abs().amax() / size) <= 60 * max(1.0, norm) * torch.finfo(torch.float32).eps
+            ), name
+
+
+def scale_norm(q: Tensor, k: Tensor) -> Tensor:
+    """‖QKᵀ − KQᵀ‖₂ of the largest entry, 1 where it is zero."""
+    found = 1 / scale_for(q.detach(), k.detach(), 1.0)
+    return found.amax()
+
+
+@pytest.mark.parametrize("tokens", [6, 40])
+def test_the_gradient_of_a_scale_of_zero(tokens: int) -> None:
+    q, k, v = normal(3, 2, tokens, 4, seed=tokens).unbind()
+    scale = torch.tensor([0.0, 1e-30], requires_grad=True)
+    weight = normal(2, tokens, 4, seed=7)
+    (found,) = torch.autograd.grad((orthogonal_attention(q, k, v, scale) * weight).sum(), scale)
+    products = q @ k.mT
+    torch.testing.assert_close(found, (((products - products.mT) @ v) * weight).sum((-2, -1)), rtol=1e-4, atol=1e-3)
+
+
+def test_nan_in_one_entry_stays_there() -> None:
+    for tokens in (6, 40):
+        q, k, v = normal(3, 3, tokens, 8, seed=tokens).unbind()
+        q[1, 0, 0] = float("nan")
+        leaves = [x.requires_grad_() for x in (q, k, v)]
+        out = orthogonal_attention(*leaves, 0.1)
+        found = torch.autograd.grad(out.square().sum() + out.sum(), leaves)
+        for x in (out, *found):
+            assert bool(x[[0, 2]].isfinite().all())
+            assert bool(x[1].isnan().any())
+
+
+def test_nothing_is_kept_but_what_the_polynomial_reads() -> None:
+    """Of the low-rank core of float32: u, W and XW, not the values of Horner's scheme."""
+    sizes = []
+    u, w, mw = (normal(2, 4, 4, seed=s).requires_grad_() for s in (1, 2, 3))
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: sizes.append(x.numel()) or x, lambda x: x):
+        near_phi1(u, w, mw)
+    assert sizes == [u.numel(), w.numel(), mw.numel()]
+
+
+@pytest.mark.parametrize("tokens", [6, 40])
+def test_jacrev_is_the_jacobian(tokens: int) -> None:
+    q, k, v = normal(3, tokens, 3, seed=tokens).unbind()
+    found = torch.func.jacrev(lambda q: orthogonal_attention(q, k, v, 0.1))(q)
+    expected = torch.autograd.functional.jacobian(lambda q: orthogonal_attention(q, k, v, 0.1), q)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
