@@ -24,6 +24,7 @@ from osa_runtime.cli.inspect import inspect as inspect_model
 from osa_runtime.cli.options import FlaggedCommand
 from osa_runtime.cli.package import app as package
 from osa_runtime.cli.quantize import quantize
+from osa_runtime.cli.reproduce import reproduce
 from osa_runtime.cli.run import run as run_model
 from osa_runtime.cli.serve import serve
 from osa_runtime.cli.train import data, train
@@ -130,6 +131,7 @@ _add(run_model)
 _add(bench)
 _add(serve)
 app.add_typer(package, name="package")
+_add(reproduce)
 _add(doctor)
 
 

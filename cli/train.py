@@ -104,8 +104,9 @@ def train(
     from osa_runtime.training import TrainingSettings, load_dataset, train_classifier
 
     settings = TrainingSettings(
-        attention, power, conditioning, residual, norm, depth, dim, heads, patch_size, slope,
-        epochs, batch_size, lr, weight_decay, clip, seed, device, threads,
+        attention=attention, power=power, conditioning=conditioning, residual=residual, norm=norm, depth=depth, dim=dim,
+        heads=heads, patch_size=patch_size, slope=slope, epochs=epochs, batch_size=batch_size, lr=lr,
+        weight_decay=weight_decay, clip=clip, seed=seed, device=device, threads=threads,
     )  # fmt: skip
     console = Console()
     images = load_dataset(dataset, file=file, folder=data_dir)

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 
 from osa_runtime.errors import MissingDependencyError
-from osa_runtime.models import SkiplessViT, ViTConfig, save_checkpoint
+from osa_runtime.models import ViTConfig, save_checkpoint
 from osa_runtime.training.datasets import Dataset
 from osa_runtime.training.loop import EpochRecord, Observer, Trainer
+from osa_runtime.training.model import build_model, finished, model_config
 from osa_runtime.training.run_folder import RunFolder, damaged_state, draw_curve, load_state, save_state, write_metrics
 from osa_runtime.training.settings import TrainingSettings
 
@@ -57,7 +58,7 @@ def train_classifier(
     settings = settings.resolved(data.image_size)
     folder = RunFolder(Path(out))
     _check_device(settings.device)
-    config = _model_config(data, settings)
+    config = model_config(data, settings)
     if not force:
         folder.refuse_finished()
     with _reproducible(settings):
@@ -73,7 +74,7 @@ class _Run:
     def __init__(self, data: Dataset, settings: TrainingSettings, config: ViTConfig, folder: RunFolder) -> None:
         self.data, self.settings, self.folder = data, settings, folder
         self.identity = {**settings.as_dict(), "data": data.name, "data_sha256": data.sha256}
-        self.model = SkiplessViT(config)
+        self.model = build_model(config, settings)
         self.trainer = Trainer(self.model, data, settings)
         self.history: list[EpochRecord] = []
 
@@ -105,7 +106,7 @@ class _Run:
         """Write the results; the state goes last, so that a kill in between only repeats this."""
         result = TrainingResult(self.folder, self.settings, tuple(self.history))
         save_checkpoint(
-            self.model.cpu().eval(),
+            finished(self.model),
             self.folder.checkpoint,
             standardisation=self.data.standardisation,
             class_names=self.data.class_names,
@@ -132,12 +133,6 @@ class _Run:
         extras = [name for name, on in (("skips", settings.residual), ("norm", settings.norm)) if on]
         design = " + ".join([settings.attention, *extras]) if extras else f"{settings.attention}, skipless, no norm"
         return f"{self.data.name} · {design} · depth {settings.depth} · seed {settings.seed}"
-
-
-def _model_config(data: Dataset, settings: TrainingSettings) -> ViTConfig:
-    names = ("attention", "power", "conditioning", "residual", "norm", "depth", "dim", "heads", "patch_size", "slope")
-    fields = {name: getattr(settings, name) for name in names}
-    return ViTConfig(image_size=data.image_size, channels=data.channels, classes=data.classes, **fields)
 
 
 def _check_device(device: str) -> None:

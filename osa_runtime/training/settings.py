@@ -9,6 +9,9 @@ from typing import Any
 from osa_runtime.environment import usable_cores
 from osa_runtime.errors import ConfigError
 
+# "svd" is the correction of nn.spectral_conditioning; "usual" are the first weights of an ordinary ViT.
+CHOICES = {"conditioning": ("none", "spectral", "svd"), "initialisation": ("isometric", "usual")}
+
 
 @dataclasses.dataclass(frozen=True)
 class TrainingSettings:
@@ -21,13 +24,20 @@ class TrainingSettings:
     attention: str = "osa"
     power: int = 3
     conditioning: str = "none"
+    spectral_lambda: float = 1.0
+    alpha: float | None = None
     residual: bool = False
     norm: bool = False
+    activation: str = "leaky_relu"
+    slope: float | None = None
+    mlp_ratio: float = 2.0
+    initialisation: str = "isometric"
+    pool: str = "mean"
     depth: int = 8
     dim: int = 64
     heads: int = 4
     patch_size: int | None = None
-    slope: float | None = None
+    dropout: float = 0.0
     epochs: int = 20
     batch_size: int = 32
     lr: float | None = None
@@ -46,6 +56,9 @@ class TrainingSettings:
         _check("lr", self.lr, self.lr is None or (_finite(self.lr) and self.lr > 0), "a number above 0, such as 1e-3")
         _check("patch_size", self.patch_size, self.patch_size is None or self.patch_size >= 1, "1 or more")
         _check("threads", self.threads, self.threads is None or self.threads >= 1, "1 or more")
+        _check("dropout", self.dropout, 0 <= self.dropout < 1, "0 or more, and below 1")
+        for name, choices in CHOICES.items():
+            _check(name, getattr(self, name), getattr(self, name) in choices, " or ".join(choices))
         _check("device", self.device, self.device in ("cpu", "cuda"), "cpu or cuda")
 
     def resolved(self, image_size: tuple[int, int]) -> TrainingSettings:
