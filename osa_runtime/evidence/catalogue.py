@@ -26,6 +26,7 @@ class KnownExperiment:
 
 
 OSA, POLYNOMIAL, SPECTRAL = "arXiv 2602.05996", "arXiv 2410.18613", "arXiv 2603.07162"
+RESIDUAL_FREE = "arXiv 2605.25880"
 
 EXPERIMENTS = {
     known.name: known
@@ -34,16 +35,22 @@ EXPERIMENTS = {
             "propagation", "propagation", "Do tokens stay apart through 64 layers, before any training?", OSA, "10 s"
         ),
         KnownExperiment(
-            "jacobian", "jacobian", "How well is the Jacobian conditioned, and what changes it?", f"{OSA}, {SPECTRAL}", "1 min"
+            "jacobian", "jacobian", "How well is the Jacobian conditioned?", f"{OSA}, {SPECTRAL}", "1 min", "digits"
         ),
         KnownExperiment(
-            "polynomial", "polynomial", "How does the norm of the attention matrix grow with N?", POLYNOMIAL, "2 min", "digits"
+            "polynomial", "polynomial", "How does the norm of attention grow with N?", POLYNOMIAL, "2 min", "digits"
         ),
         KnownExperiment(
             "mnist", "classification", "Is a skipless ViT with OSA as good as one with skips?", OSA, "25 min", "mnist"
         ),
         KnownExperiment(
             "fashion-mnist", "classification", "The same on articles of clothing.", OSA, "25 min", "fashion-mnist"
+        ),
+        KnownExperiment(
+            "depth", "depth", "How deep can a skipless model be and still train?", OSA, "10 min", "digits"
+        ),
+        KnownExperiment(
+            "quantisation", "quantisation", "Do skipless models lose less with few bits?", RESIDUAL_FREE, "6 min", "mnist"
         ),
     )
 }  # fmt: skip

@@ -86,8 +86,7 @@ def _markdown(known: KnownExperiment, outcome: Outcome, verdicts: Sequence[Verdi
     lines = [
         f"# {known.name}: {known.question}",
         small if facts["quick"] else "",
-        f"Of {known.paper}. `{facts['command']}` repeats it, in {facts['seconds']:.0f} seconds here "
-        f"({facts['cpu']}, {facts['cores']} cores; {versions}).",
+        f"Of {known.paper}. Repeat it with `{facts['command']}`. Here: {facts['cpu']}, {versions}.",
         "\n## Claims\n",
         "The bounds are in the code and were not changed after the run.\n",
         claims,

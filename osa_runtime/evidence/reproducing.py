@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,14 +49,13 @@ def reproduce(
 
     bench = Bench(name, folder, quick, tell or (lambda _: None), known.data, Path(data_folder) if data_folder else None)
     bench.open()
-    experiment, start = known.load(), time.perf_counter()
+    experiment = known.load()
     outcome = experiment.run(bench)
     verdicts = tuple(claim.judge(outcome.measured, quick) for claim in experiment.claims(known.name))
     machine = describe_machine()
     facts = {
         "command": " ".join(["osa", "reproduce", name, *(["--quick"] if quick else []), "--out", folder.name]),
         "quick": quick,
-        "seconds": round(time.perf_counter() - start, 1),
         **{key: machine[key] for key in ("cpu", "cores", "versions")},
     }
     return Reproduction(known, verdicts, tuple(write_report(folder, known, outcome, verdicts, facts)))
