@@ -41,7 +41,7 @@ def recorded_inputs(model: nn.Module) -> Iterator[dict[str, tuple[Tensor, Tensor
     found: dict[str, tuple[Tensor, Tensor | None]] = {}
 
     def keep(name: str) -> Any:
-        return lambda module, args: found.update({name: (args[0].detach(), args[1] if len(args) > 1 else None)})
+        return lambda _, args: found.update({name: (args[0].detach(), args[1] if len(args) > 1 else None)})
 
     hooks = [layer.register_forward_pre_hook(keep(name)) for name, layer in layers_of(model).items()]
     try:

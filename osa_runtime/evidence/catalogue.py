@@ -46,14 +46,17 @@ EXPERIMENTS = {
         KnownExperiment(
             "fashion-mnist", "classification", "The same on articles of clothing.", OSA, "25 min", "fashion-mnist"
         ),
+        KnownExperiment("depth", "depth", "How deep can a skipless model be and still train?", OSA, "10 min", "digits"),
         KnownExperiment(
-            "depth", "depth", "How deep can a skipless model be and still train?", OSA, "10 min", "digits"
-        ),
-        KnownExperiment(
-            "quantisation", "quantisation", "Do skipless models lose less with few bits?", RESIDUAL_FREE, "6 min", "mnist"
+            "quantisation",
+            "quantisation",
+            "Do skipless models lose less with few bits?",
+            RESIDUAL_FREE,
+            "6 min",
+            "mnist",
         ),
     )
-}  # fmt: skip
+}
 
 
 def find_experiment(name: str) -> KnownExperiment:

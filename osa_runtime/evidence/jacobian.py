@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -54,65 +55,94 @@ QUICK = Design(8, 2, 6, 1, (0.01, 1.0), (4, 8), (4,), (1.0,), 1, 3)
 
 def claims(_: str) -> tuple[Claim, ...]:
     return (
-        Claim("At its start the OSA layer is near an isometry: condition number", "osa_start", at_most=2.0, source=PAPER),
+        Claim(
+            "At its start the OSA layer is near an isometry: condition number", "osa_start", at_most=2.0, source=PAPER
+        ),
         Claim(
             "… at every number of tokens: the largest condition number", "osa_worst_length", at_most=2.0, source=PAPER
         ),
-        Claim("α must start small: condition number at α = 1 over that at α = 0.01", "osa_alpha_ratio", at_least=10.0, source=PAPER),
         Claim(
-            "Softmax of the same size is worse: its condition number over OSA's", "softmax_ratio", at_least=100.0, source=PAPER
+            "α must start small: condition number at α = 1 over that at α = 0.01",
+            "osa_alpha_ratio",
+            at_least=10.0,
+            source=PAPER,
         ),
         Claim(
-            "Spectral conditioning lowers softmax's condition number: without, over with λI, λ = 1", "softmax_lowered",
-            at_least=10.0, source=SPECTRAL,
+            "Softmax of the same size is worse: its condition number over OSA's",
+            "softmax_ratio",
+            at_least=100.0,
+            source=PAPER,
         ),
         Claim(
-            "The correction from the SVD lowers it for usual weights as well: without, over with λ = 1", "usual_lowered",
-            at_least=1.0, source=SPECTRAL,
+            "Spectral conditioning lowers softmax's condition number: without, over with λI, λ = 1",
+            "softmax_lowered",
+            at_least=10.0,
+            source=SPECTRAL,
         ),
         Claim(
-            "The OSA network stays near an isometry through depth: condition number at the largest depth", "osa_deep",
-            at_most=1e3, source=PAPER, in_quick=False,
+            "The correction from the SVD lowers it for usual weights as well: without, over with λ = 1",
+            "usual_lowered",
+            at_least=1.0,
+            source=SPECTRAL,
         ),
         Claim(
-            "λI in both W_Q and W_K makes Q ≈ K for OSA: ‖S‖ with it, over without, λ = 1", "osa_weakened",
-            at_most=0.5, in_quick=False,
+            "The OSA network stays near an isometry through depth: condition number at the largest depth",
+            "osa_deep",
+            at_most=1e3,
+            source=PAPER,
+            in_quick=False,
         ),
-    )  # fmt: skip
+        Claim(
+            "λI in both W_Q and W_K makes Q ≈ K for OSA: ‖S‖ with it, over without, λ = 1",
+            "osa_weakened",
+            at_most=0.5,
+            in_quick=False,
+        ),
+    )
 
 
 def run(bench: Bench) -> Outcome:
     design = QUICK if bench.quick else WHOLE
     asked = dataclasses.asdict(design)
     found = {
-        name: bench.once(name, asked, lambda part=part: part(design))
+        name: bench.once(name, asked, partial(part, design))
         for name, part in (("alpha", _by_alpha), ("length", _by_length), ("depth", _by_depth), ("lambda", _by_lambda))
     }
     found["trained"] = _after_training(bench, design)
-    parts = [
-        "## The layer\n", _layer_picture(found), "## The network\n", _depth_table(found, design), "## Spectral conditioning\n",
-        _lambda_picture(found), _lambda_table(found, design), CONDITIONING_NOTE, "## After training\n", _trained_table(found),
-    ]  # fmt: skip
+    parts: list[str | Picture] = [
+        "## The layer\n",
+        _layer_picture(found),
+        "## The network\n",
+        _depth_table(found, design),
+        "## Spectral conditioning\n",
+        _lambda_picture(found),
+        _lambda_table(found, design),
+        CONDITIONING_NOTE,
+        "## After training\n",
+        _trained_table(found),
+    ]
     return Outcome(_measured(found), parts, found, asked)
 
 
 CONDITIONING_NOTE = """
-λI is added to W_Q, W_K and W_V alike, and the trained part starts at a tenth of λ. For softmax that makes the scores a Gram matrix
-of the tokens, and W_V nearly λI. For OSA it makes Q ≈ K, so that S = c(QKᵀ − KQᵀ) nearly vanishes: the layer is well
-conditioned because it attends to nothing, and its gradients at W_Q and W_K are weak. The correction from the SVD suits OSA:
-on the orthonormal rows with which it starts, λ·U·Vᵀ is λ times the weights, Q and K stay orthogonal, and its effect
-is that of a larger α, (1 + λ)²·α, with values larger by 1 + λ. For the same reason it does not help softmax from orthonormal
-weights: they are conditioned as well as can be, and larger scores make the softmax sharper."""
+λI is added to W_Q, W_K and W_V alike, and the trained part starts at a tenth of λ. For softmax that makes the scores a
+Gram matrix of the tokens, and W_V nearly λI. For OSA it makes Q ≈ K, so that S = c(QKᵀ − KQᵀ) nearly vanishes: the
+layer is well conditioned because it attends to nothing. The correction from the SVD suits OSA: on the orthonormal rows
+with which it starts, λ·U·Vᵀ is λ times the weights, Q and K stay orthogonal, and its effect is that of a larger α,
+(1 + λ)²·α, with values larger by 1 + λ. For the same reason it does not help softmax from orthonormal weights: they are
+conditioned as well as can be, and larger scores make the softmax sharper."""
 
 
 def _layer(design: Design, tokens: int, seed: int, fields: Mapping[str, Any]) -> tuple[nn.Module, Tensor]:
     """An attention layer as a model of that length has it, and tokens for it, in float64."""
     stack, x = _stack(design, tokens, 1, seed, fields)
-    return stack.blocks[0].attention, x  # type: ignore[return-value,union-attr]
+    return stack.blocks[0].attention, x  # type: ignore[return-value]
 
 
 def _stack(design: Design, tokens: int, depth: int, seed: int, fields: Mapping[str, Any]) -> tuple[Stack, Tensor]:
-    sizes = dict(features=design.dim, max_length=tokens, depth=depth, dim=design.dim, heads=design.heads)
+    sizes: dict[str, Any] = dict(
+        features=design.dim, max_length=tokens, depth=depth, dim=design.dim, heads=design.heads
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         stack = Stack(EncoderConfig(classes=2, **sizes, **fields)).double()
@@ -254,10 +284,11 @@ def _measured(found: Mapping[str, Any]) -> dict[str, float]:
         "osa_alpha_ratio": alphas["osa"]["1.0"] / alphas["osa"]["0.01"],
         "softmax_ratio": alphas["softmax"] / alphas["osa_default"],
         "softmax_lowered": lambdas["without"]["softmax"] / lambdas["softmax, λI"]["1.0"],
-        "usual_lowered": lambdas["without"]["softmax from usual weights"] / lambdas["softmax from usual weights, SVD"]["1.0"],
+        "usual_lowered": lambdas["without"]["softmax from usual weights"]
+        / lambdas["softmax from usual weights, SVD"]["1.0"],
         "osa_deep": found["depth"]["osa"][last],
         "osa_weakened": exponent["λI"] / exponent["without"],
-    }  # fmt: skip
+    }
 
 
 def _depth_table(found: Mapping[str, Any], design: Design) -> str:
@@ -270,10 +301,17 @@ def _lambda_table(found: Mapping[str, Any], design: Design) -> str:
     lambdas, exponent = found["lambda"], found["lambda"]["exponent"]
     names = [name for name in lambdas if name not in ("without", "exponent")]
     rows = [
-        (name, _condition(lambdas["without"][name.rpartition(", ")[0]]), *(_condition(lambdas[name][str(v)]) for v in design.lambdas))
+        (
+            name,
+            _condition(lambdas["without"][name.rpartition(", ")[0]]),
+            *(_condition(lambdas[name][str(v)]) for v in design.lambdas),
+        )
         for name in names
-    ]  # fmt: skip
-    norms = f"‖S‖ of OSA is {exponent['without']:.2g} without, {exponent['λI']:.2g} with λI and {exponent['SVD']:.2g} with the SVD's, λ = 1."
+    ]
+    norms = (
+        f"‖S‖ of OSA is {exponent['without']:.2g} without a correction and, for λ = 1, {exponent['λI']:.2g} with λI "
+    )
+    norms += f"and {exponent['SVD']:.2g} with that of the SVD."
     return f"{table(('layer, correction', 'without', *(f'λ = {v:g}' for v in design.lambdas)), rows)}\n\n{norms}"
 
 
@@ -283,8 +321,10 @@ def _trained_table(found: Mapping[str, Any]) -> str:
         for c in CONTENDERS
         for e in [found["trained"][c.name]]
     ]
-    text = "The blocks on the tokens of one digit, before and after a short training. Trained networks forget what does not matter: "
-    text += "singular values near zero are no longer a sign of collapse."
+    text = (
+        "The blocks on the tokens of one digit, before and after a short training. Trained networks forget what does "
+    )
+    text += "not matter: singular values near zero are no longer a sign of collapse."
     return f"{text}\n\n{table(('model', 'at the start', 'after training', 'test accuracy, %'), rows)}"
 
 

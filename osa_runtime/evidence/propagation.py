@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,31 +30,47 @@ MEASURES = {
 
 def claims(_: str) -> tuple[Claim, ...]:
     return (
-        Claim("OSA keeps tokens apart: residual from rank one after the last layer", "osa_residual", at_least=0.9, source=PAPER),
         Claim(
-            "OSA keeps the rank: effective rank after the last layer, as a share of the input's", "osa_rank_share",
-            at_least=0.5, source=PAPER,
-        ),
-        Claim("Softmax without skips collapses: residual after 4 layers", "softmax_residual_4", at_most=1e-3, source=COLLAPSE),
-        Claim(
-            "OSA's gradients reach every layer: smallest norm at W_Q, as a share of the largest", "osa_gradient_share",
-            at_least=0.01, source=PAPER,
+            "OSA keeps tokens apart: residual from rank one after the last layer",
+            "osa_residual",
+            at_least=0.9,
+            source=PAPER,
         ),
         Claim(
-            "Softmax's gradients do not: smallest norm at W_Q, as a share of the largest", "softmax_gradient_share",
-            at_most=1e-6, source=PAPER,
+            "OSA keeps the rank: effective rank after the last layer, as a share of the input's",
+            "osa_rank_share",
+            at_least=0.5,
+            source=PAPER,
         ),
-    )  # fmt: skip
+        Claim(
+            "Softmax without skips collapses: residual after 4 layers",
+            "softmax_residual_4",
+            at_most=1e-3,
+            source=COLLAPSE,
+        ),
+        Claim(
+            "OSA's gradients reach every layer: smallest norm at W_Q, as a share of the largest",
+            "osa_gradient_share",
+            at_least=0.01,
+            source=PAPER,
+        ),
+        Claim(
+            "Softmax's gradients do not: smallest norm at W_Q, as a share of the largest",
+            "softmax_gradient_share",
+            at_most=1e-6,
+            source=PAPER,
+        ),
+    )
 
 
 def run(bench: Bench) -> Outcome:
-    sizes = {"depth": 16, "tokens": 12, "dim": 16} if bench.quick else {"depth": 64, "tokens": 64, "dim": 64}
+    sizes = {"depth": 8, "tokens": 32, "dim": 32} if bench.quick else {"depth": 64, "tokens": 64, "dim": 64}
     sizes |= {"heads": 4, "sequences": 2, "seed": 0}
     found = {
-        contender.name: bench.once(contender.name, {**sizes, **contender.fields}, lambda c=contender: _measure(c, sizes))
+        contender.name: bench.once(contender.name, {**sizes, **contender.fields}, partial(_measure, contender, sizes))
         for contender in CONTENDERS
-    }  # fmt: skip
-    parts = [
+    }
+    parts: list[str | Picture] = [
         "## Through depth\n",
         _depth_picture(found),
         _table(found),

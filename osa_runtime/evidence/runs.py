@@ -62,7 +62,7 @@ class Bench:
         self.tell(name)
         made = finite(make())
         write_json(path, {"asked": asked, "result": made})
-        return json.loads(json.dumps(made))  # type: ignore[no-any-return]  # as a resumed experiment reads it
+        return json.loads(json.dumps(made))  # as a resumed experiment reads it
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from osa_runtime.errors import ExponentRangeError, OsaError
+from osa_runtime.errors import ExponentRangeError, ExportError, OsaError
 from osa_runtime.evaluation import evaluate
 from osa_runtime.evidence.runs import Bench
 from osa_runtime.exporters import export_checkpoint
@@ -45,18 +45,24 @@ def accuracy(run: Mapping[str, Any]) -> float:
 
 
 def deploy_once(bench: Bench, name: str, *, limit: int | None = None, verified: bool = False) -> dict[str, Any] | None:
-    """Export the trained model and compare its answers in ONNX Runtime with eager's; None if it diverged."""
+    """Export the trained model and compare its answers in ONNX Runtime with eager's; None if it diverged.
+
+    A model whose export is refused is a result, too: ``refused`` says why.
+    """
     folder = bench.folder(name)
     if not (folder / "checkpoint").exists():
         return None
 
     def make() -> dict[str, Any]:
-        export_checkpoint(folder, folder / "onnx", replace=True)
+        try:
+            export_checkpoint(folder, folder / "onnx", replace=True)
+        except ExportError as error:
+            return {"refused": str(error)}
         found = evaluate(
             folder / "onnx", bench.data or "", folder, limit=limit, threads=1, data_folder=bench.data_folder
         )
         assert found.against is not None, "the checkpoint was given"
-        result = {
+        result: dict[str, Any] = {
             "onnx_accuracy": found.accuracy.value,
             "eager_accuracy": found.against.value,
             "samples": found.accuracy.samples,
@@ -92,5 +98,6 @@ def training_and_validation(bench: Bench, images: int, validation: int) -> tuple
         x_train=whole.x_train[chosen],
         y_train=whole.y_train[chosen],
     )
-    names = {"name": f"{part.name}, {len(held_out)} for validation"}
-    return part, dataclasses.replace(part, x_test=whole.x_train[held_out], y_test=whole.y_train[held_out], **names)
+    name = f"{part.name}, {len(held_out)} for validation"
+    held_out_images = dict(x_test=whole.x_train[held_out], y_test=whole.y_train[held_out])
+    return part, dataclasses.replace(part, name=name, **held_out_images)

@@ -1,8 +1,8 @@
 """Spectral conditioning by the singular value decomposition (arXiv 2603.07162), for weights that stay as they are.
 
-``PackedProjection`` has the paper's cheap form, λI, and starts its weights at a tenth of λ for it. The correction here is
-the one that the paper derives: C = λ·U·Vᵀ of W = U·Σ·Vᵀ, with which W + C has the singular values σᵢ + λ, so that its
-condition number is (σ₁ + λ)/(σₙ + λ) whatever W is. It is computed once, before training, and never trained.
+``PackedProjection`` has the paper's cheap form, λI, and starts its weights at a tenth of λ for it. The correction here
+is the one that the paper derives: C = λ·U·Vᵀ of W = U·Σ·Vᵀ, with which W + C has the singular values σᵢ + λ, so that
+its condition number is (σ₁ + λ)/(σₙ + λ) whatever W is. It is computed once, before training, and never trained.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ def model_config(data: Dataset, settings: TrainingSettings) -> ViTConfig:
     fields = {name: getattr(settings, name) for name in OF_THE_MODEL}
     # A correction from the decomposition is folded into the weights at the end: the model itself has none.
     conditioning = "none" if settings.conditioning == "svd" else settings.conditioning
-    size = dict(image_size=data.image_size, channels=data.channels, classes=data.classes)
+    size: dict[str, Any] = dict(image_size=data.image_size, channels=data.channels, classes=data.classes)
     return ViTConfig(**size, conditioning=conditioning, **fields)
 
 
