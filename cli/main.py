@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from osa_runtime import __version__
+from osa_runtime.cli.analyze import analyze
 from osa_runtime.cli.bench import bench
 from osa_runtime.cli.compare import compare
 from osa_runtime.cli.doctor import doctor
@@ -131,6 +132,7 @@ _add(run_model)
 _add(bench)
 _add(serve)
 app.add_typer(package, name="package")
+_add(analyze)
 _add(reproduce)
 _add(doctor)
 

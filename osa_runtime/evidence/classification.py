@@ -33,7 +33,6 @@ CONTENDERS = (
     POLYNOMIAL,
     conditioned(OSA),
     conditioned(SOFTMAX_SKIPLESS),
-    conditioned(SOFTMAX_SKIPS),
     conditioned(USUAL, "svd"),
 )
 PAPER = {"osa": 97.2, "softmax": 94.6, "softmax-skips": 97.2}  # % on MNIST, as a summary of the paper reports them
@@ -52,20 +51,18 @@ class Design:
     patch_size: int = 7
     batch_size: int = 64
     epochs: int = 4
-    search_epochs: int = 2
-    rates: tuple[float, ...] = (3e-4, 1e-3, 3e-3)
+    rates: tuple[float, ...] = (1e-3, 3e-3)
     seeds: tuple[int, ...] = (0, 1, 2)
     search_seed: int = 100
     tested: int | None = None
 
-    def fields(self, contender: Contender, seed: int, epochs: int) -> dict[str, Any]:
-        names = ("depth", "dim", "heads", "patch_size", "batch_size")
-        sizes = {name: getattr(self, name) for name in names}
-        return {**sizes, "epochs": epochs, "seed": seed, **contender.fields}
+    def fields(self, contender: Contender, seed: int) -> dict[str, Any]:
+        names = ("depth", "dim", "heads", "patch_size", "batch_size", "epochs")
+        return {name: getattr(self, name) for name in names} | {"seed": seed, **contender.fields}
 
 
 WHOLE = Design()
-QUICK = Design(150, 50, 1, 8, 2, 14, 50, 2, 1, (1e-3, 3e-3), (0,), tested=100)
+QUICK = Design(150, 50, 1, 8, 2, 14, 50, 1, (1e-3, 3e-3), (0,), tested=100)
 
 
 def claims(name: str) -> tuple[Claim, ...]:
@@ -89,6 +86,12 @@ def claims(name: str) -> tuple[Claim, ...]:
             at_most=1.0,
         ),
         Claim("Every verified model passes: share of verdicts", "verified", at_least=1.0),
+        Claim(
+            "Saved models are those that were trained: largest difference of their accuracy, points",
+            "saved_difference",
+            at_most=0.02,
+            in_quick=False,
+        ),
     )
 
 
@@ -97,7 +100,7 @@ def run(bench: Bench) -> Outcome:
     data, validation = training_and_validation(bench, design.images, design.validation)
     rates, searched = {}, {}
     for contender in contenders:
-        fields = design.fields(contender, design.search_seed, design.search_epochs)
+        fields = design.fields(contender, design.search_seed)
         rates[contender.name], searched[contender.name] = choose_rate(
             bench, contender.name, validation, fields, design.rates
         )
@@ -106,11 +109,12 @@ def run(bench: Bench) -> Outcome:
     for seed in design.seeds:
         for contender in contenders:
             name = f"{contender.name}-seed-{seed}"
-            fields = design.fields(contender, seed, design.epochs) | {"lr": rates[contender.name]}
+            fields = design.fields(contender, seed) | {"lr": rates[contender.name]}
             runs[contender.name].append(train_once(bench, name, data, fields))
             verified = seed == design.seeds[0] and (contender is OSA or not bench.quick)
             exported = deploy_once(bench, name, limit=design.tested, verified=verified)
-            exports += [] if exported is None else [{"run": name, **exported}]  # None: it diverged
+            trained = 100 * accuracy(runs[contender.name][-1])
+            exports += [] if exported is None else [{"run": name, "trained_accuracy": trained, **exported}]
     parts: list[str | Picture] = [
         "## Accuracy\n",
         _table(runs, rates, searched),
@@ -130,7 +134,9 @@ def _measured(runs: Mapping[str, Sequence[Any]], exports: Sequence[Mapping[str, 
     found = {name: [100 * accuracy(run) for run in some] for name, some in runs.items()}
     verdicts = [entry["verdict"] == "pass" for entry in exports if "verdict" in entry]
     differing = [1e4 * entry["differ"] / entry["samples"] for entry in exports if "differ" in entry]
+    saved = [abs(100 * e["eager_accuracy"] - e["trained_accuracy"]) for e in exports if "eager_accuracy" in e]
     return {
+        "saved_difference": max(saved, default=float("nan")),
         "osa_above_lowest_with_skips": statistics.mean(found["osa"]) - min(found["softmax-skips"]),
         "osa_above_skipless": statistics.mean(found["osa"]) - statistics.mean(found["softmax"]),
         "most_differing_per_10000": max(differing, default=float("nan")),
@@ -171,13 +177,12 @@ def _table(
 
 def _search_text(design: Design) -> str:
     rates = ", ".join(f"{rate:g}" for rate in design.rates)
-    return (
-        "## How the rates were chosen\n\n"
-        f"Each model was trained with the rates {rates} for {design.search_epochs} epochs and one seed that is not "
-        f"used again. The rate with the best accuracy on {design.validation} training images that no run trains "
-        "on was taken. The test images were used once, after that. The paper's figures are from a summary of it; "
-        "its model and training are larger."
-    )
+    return f"""## How the rates were chosen
+
+Each model was trained with the rates {rates}, as long as in its runs and with a seed that is not used again. The rate
+with the best accuracy on {design.validation} training images that no run trains on was taken. (A first search, half as
+long, chose rates with which the whole runs of OSA diverged.) The test images were used once, after that. The paper's
+figures are from a summary of it; its model and training are larger."""
 
 
 def _exports(exports: Sequence[Mapping[str, Any]]) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from osa_runtime.training.fetch import fetch_dataset
     from osa_runtime.training.loop import EpochRecord
     from osa_runtime.training.run import TrainingResult, train_classifier
+    from osa_runtime.training.seeds import SeedsResult, train_seeds
     from osa_runtime.training.settings import TrainingSettings
 
 __all__ = [
@@ -28,9 +29,11 @@ __all__ = [
     "load_dataset",
     # training
     "EpochRecord",
+    "SeedsResult",
     "TrainingResult",
     "TrainingSettings",
     "train_classifier",
+    "train_seeds",
 ]
 
 _HOME = {
@@ -39,9 +42,11 @@ _HOME = {
     "fetch_dataset": "fetch",
     "load_dataset": "datasets",
     "EpochRecord": "loop",
+    "SeedsResult": "seeds",
     "TrainingResult": "run",
     "TrainingSettings": "settings",
     "train_classifier": "run",
+    "train_seeds": "seeds",
 }
 
 

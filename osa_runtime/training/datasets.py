@@ -57,6 +57,22 @@ def load_dataset(
     return _prepare(name or "", *_known_images(name or "", folder), find_known(name or "").class_names)
 
 
+def hold_out(data: Dataset, share: float) -> tuple[Dataset, Dataset | None]:
+    """The data without a share of its training images, and these as the test images of a second one.
+
+    The same images for every seed, so that seeds can be compared.
+    """
+    if not share:
+        return data, None
+    order = np.random.RandomState(1).permutation(len(data.y_train))
+    count = max(1, round(share * len(order)))
+    if count >= len(order):
+        raise DataError(f"validation={share:g} leaves none of the {len(order)} training images to train on.")
+    held_out, rest = order[:count], order[count:]
+    kept = dataclasses.replace(data, x_train=data.x_train[rest], y_train=data.y_train[rest])
+    return kept, dataclasses.replace(kept, x_test=data.x_train[held_out], y_test=data.y_train[held_out])
+
+
 def load_test_images(name: str, folder: str | os.PathLike[str] | None = None) -> LabelledImages:
     """The images of a known data set that no training sees, as they were stored."""
     train, test = _known_images(name, folder)

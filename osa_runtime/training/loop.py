@@ -20,7 +20,10 @@ _EVALUATION_BATCH = 512
 
 @dataclasses.dataclass(frozen=True)
 class EpochRecord:
-    """The figures of one epoch; the test figures are only reported, nothing is chosen by them."""
+    """The figures of one epoch; the test figures are only reported, nothing is chosen by them.
+
+    Those of validation are None if no images were held out for it.
+    """
 
     epoch: int
     train_loss: float
@@ -28,6 +31,8 @@ class EpochRecord:
     test_loss: float
     test_accuracy: float
     seconds: float
+    validation_loss: float | None = None
+    validation_accuracy: float | None = None
 
 
 class Observer(Protocol):
@@ -43,11 +48,14 @@ class Observer(Protocol):
 class Trainer:
     """A model with its optimizer and schedule; :meth:`run_epoch` may be called once per epoch, in order."""
 
-    def __init__(self, model: nn.Module, data: Dataset, settings: TrainingSettings) -> None:
+    def __init__(
+        self, model: nn.Module, data: Dataset, settings: TrainingSettings, validation: Dataset | None = None
+    ) -> None:
         self.model = model.to(settings.device)
         self.settings = settings
         self.train_set = _tensors(data.x_train, data.y_train, settings.device)
         self.test_set = _tensors(data.x_test, data.y_test, settings.device)
+        self.validation_set = validation and _tensors(validation.x_test, validation.y_test, settings.device)
         self.steps = math.ceil(len(data.y_train) / settings.batch_size)
         self.optimizer = _optimizer(model, settings)
         self.schedule = torch.optim.lr_scheduler.OneCycleLR(
@@ -65,15 +73,17 @@ class Trainer:
             logits, loss = self._step(x, y, (epoch, step))
             average.add(loss, logits, y)
             observer.step(epoch, average.loss, average.accuracy)
-        test = self.evaluate()
+        test = self.evaluate(self.test_set)
+        held_out = self.evaluate(self.validation_set) if self.validation_set else None
         seconds = time.perf_counter() - started
-        return EpochRecord(epoch, average.loss, average.accuracy, test.loss, test.accuracy, seconds)
+        figures = (average.loss, average.accuracy, test.loss, test.accuracy, seconds)
+        return EpochRecord(epoch, *figures, *((held_out.loss, held_out.accuracy) if held_out else ()))
 
     @torch.no_grad()
-    def evaluate(self) -> _Average:
+    def evaluate(self, images: tuple[Tensor, Tensor]) -> _Average:
         self.model.eval()
         average = _Average()
-        for x, y in zip(*(part.split(_EVALUATION_BATCH) for part in self.test_set), strict=True):
+        for x, y in zip(*(part.split(_EVALUATION_BATCH) for part in images), strict=True):
             logits = self.model(x)
             average.add(nn.functional.cross_entropy(logits, y).item(), logits, y)
         return average

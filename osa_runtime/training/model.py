@@ -38,9 +38,10 @@ def build_model(config: ViTConfig, settings: TrainingSettings) -> SkiplessViT:
     return model
 
 
-def finished(model: SkiplessViT) -> SkiplessViT:
-    """The model as it is saved."""
-    fold_corrections(model)
+def finished(model: SkiplessViT, settings: TrainingSettings) -> SkiplessViT:
+    """The model as it is saved. λI stays apart: a checkpoint records it, and adds it again when it is loaded."""
+    if settings.conditioning == "svd":
+        fold_corrections(model)
     return model.cpu().eval()
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 
 from osa_runtime.errors import MissingDependencyError
 from osa_runtime.models import ViTConfig, save_checkpoint
-from osa_runtime.training.datasets import Dataset
+from osa_runtime.training.datasets import Dataset, hold_out
 from osa_runtime.training.loop import EpochRecord, Observer, Trainer
 from osa_runtime.training.model import build_model, finished, model_config
 from osa_runtime.training.run_folder import RunFolder, damaged_state, draw_curve, load_state, save_state, write_metrics
@@ -29,13 +30,25 @@ class TrainingResult:
     history: tuple[EpochRecord, ...]
 
     @property
+    def chosen(self) -> EpochRecord:
+        """The epoch whose weights were saved."""
+        return chosen_epoch(self.history, self.settings)
+
+    @property
     def test_accuracy(self) -> float:
-        """Of the last epoch, not of the best: choosing by the test set would flatter."""
-        return self.history[-1].test_accuracy
+        """Of the chosen epoch, not of the best: choosing by the test set would flatter."""
+        return self.chosen.test_accuracy
 
     @property
     def seconds(self) -> float:
         return sum(record.seconds for record in self.history)
+
+
+def chosen_epoch(history: Sequence[EpochRecord], settings: TrainingSettings) -> EpochRecord:
+    """The last epoch; with ``patience`` the one with the smallest loss on the held-out images."""
+    if settings.patience is None:
+        return history[-1]
+    return min(history, key=lambda record: math.inf if record.validation_loss is None else record.validation_loss)
 
 
 class _Silent:
@@ -75,8 +88,10 @@ class _Run:
         self.data, self.settings, self.folder = data, settings, folder
         self.identity = {**settings.as_dict(), "data": data.name, "data_sha256": data.sha256}
         self.model = build_model(config, settings)
-        self.trainer = Trainer(self.model, data, settings)
+        kept, validation = hold_out(data, settings.validation)
+        self.trainer = Trainer(self.model, kept, settings, validation)
         self.history: list[EpochRecord] = []
+        self.best: dict[str, Any] = {}  # the weights of the chosen epoch, with patience
 
     def restart(self) -> None:
         """Write the state of epoch 0 first: an unwritable folder should show before training, not after."""
@@ -90,6 +105,7 @@ class _Run:
             self.trainer.optimizer.load_state_dict(state["optimizer"])
             self.trainer.schedule.load_state_dict(state["schedule"])
             self.history = [EpochRecord(**record) for record in state["history"]]
+            self.best = state["best"]
             _set_random_state(state["random"])
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise damaged_state(self.folder.state, "it does not fit the model") from error
@@ -97,16 +113,28 @@ class _Run:
     def train(self, observer: Observer) -> None:
         observer.begin(self.settings.epochs, self.trainer.steps, len(self.history))
         for epoch in range(len(self.history) + 1, self.settings.epochs + 1):
+            if self._has_waited():
+                return
             record = self.trainer.run_epoch(epoch, observer)
             self.history.append(record)
+            if self.settings.patience is not None and chosen_epoch(self.history, self.settings) is record:
+                self.best = {name: value.clone() for name, value in self.model.state_dict().items()}
             self._save()
             observer.epoch(record)
+
+    def _has_waited(self) -> bool:
+        """True if the validation loss has not become smaller for ``patience`` epochs."""
+        if self.settings.patience is None or not self.history:
+            return False
+        return self.history[-1].epoch - chosen_epoch(self.history, self.settings).epoch >= self.settings.patience
 
     def finish(self) -> TrainingResult:
         """Write the results; the state goes last, so that a kill in between only repeats this."""
         result = TrainingResult(self.folder, self.settings, tuple(self.history))
+        if self.best:
+            self.model.load_state_dict(self.best)
         save_checkpoint(
-            finished(self.model),
+            finished(self.model, self.settings),
             self.folder.checkpoint,
             standardisation=self.data.standardisation,
             class_names=self.data.class_names,
@@ -114,7 +142,7 @@ class _Run:
         )
         draw_curve(result.history, self._title(), self.folder.curve)
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
-        write_metrics(self.folder.metrics, self.settings, self.data, result.history, parameters)
+        write_metrics(self.folder.metrics, self.settings, self.data, result.history, result.chosen, parameters)
         self.folder.remove_state()
         return result
 
@@ -124,6 +152,7 @@ class _Run:
             "optimizer": self.trainer.optimizer.state_dict(),
             "schedule": self.trainer.schedule.state_dict(),
             "history": [dataclasses.asdict(record) for record in self.history],
+            "best": self.best,
             "random": _random_state(),
         }
         save_state(self.folder.state, self.identity, content)

@@ -32,7 +32,7 @@ from osa_runtime.training.datasets import Dataset
 from osa_runtime.training.loop import EpochRecord
 from osa_runtime.training.settings import TrainingSettings
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,16 +129,22 @@ COLOURS = {"train": "#9aa5b1", "test": "#0b6e99"}
 
 
 def write_metrics(
-    path: Path, settings: TrainingSettings, data: Dataset, history: Sequence[EpochRecord], parameters: int
+    path: Path,
+    settings: TrainingSettings,
+    data: Dataset,
+    history: Sequence[EpochRecord],
+    chosen: EpochRecord,
+    parameters: int,
 ) -> None:
-    last = history[-1]
     content = {
         "format": 1,
         "settings": settings.as_dict(),
         "data": _describe(data),
         "parameters": parameters,
-        "test_accuracy": last.test_accuracy,
-        "test_loss": last.test_loss,
+        "chosen_epoch": chosen.epoch,
+        "test_accuracy": chosen.test_accuracy,
+        "test_loss": chosen.test_loss,
+        "validation_accuracy": chosen.validation_accuracy,
         "seconds": round(sum(record.seconds for record in history), 3),
         "epochs": [dataclasses.asdict(record) for record in history],
         "versions": _versions(),

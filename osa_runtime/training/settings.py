@@ -43,6 +43,8 @@ class TrainingSettings:
     lr: float | None = None
     weight_decay: float = 0.01
     clip: float = 1.0
+    validation: float = 0.0
+    patience: int | None = None
     seed: int = 0
     device: str = "cpu"
     threads: int | None = None
@@ -57,6 +59,10 @@ class TrainingSettings:
         _check("patch_size", self.patch_size, self.patch_size is None or self.patch_size >= 1, "1 or more")
         _check("threads", self.threads, self.threads is None or self.threads >= 1, "1 or more")
         _check("dropout", self.dropout, 0 <= self.dropout < 1, "0 or more, and below 1")
+        _check("validation", self.validation, 0 <= self.validation < 1, "a share of the training images below 1")
+        _check("patience", self.patience, self.patience is None or self.patience >= 1, "a number of epochs from 1 on")
+        if self.patience is not None and not self.validation:
+            raise ConfigError(f"patience={self.patience} needs images to validate with: set validation=0.1 or so.")
         for name, choices in CHOICES.items():
             _check(name, getattr(self, name), getattr(self, name) in choices, " or ".join(choices))
         _check("device", self.device, self.device in ("cpu", "cuda"), "cpu or cuda")
