@@ -11,7 +11,7 @@ from osa_runtime.cli.options import FlaggedCommand
 from osa_runtime.mechanisms import MECHANISMS
 
 if TYPE_CHECKING:
-    from osa_runtime.training import SeedsResult
+    from osa_runtime.training import Dataset, SeedsResult, SequenceDataset
 
 MODEL, RECIPE, FILES = "Model", "Recipe", "Files"
 
@@ -42,6 +42,14 @@ def train(
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Discard the run in --out.", rich_help_panel=FILES)] = False,
+    model: Annotated[
+        Literal["vit", "encoder"],
+        typer.Option(
+            help="vit for images; encoder for sequences: --data with x (n, tokens) ids or (n, tokens, features) "
+            "floats, y, and lengths or mask.",
+            rich_help_panel=MODEL,
+        ),
+    ] = "vit",
     attention: Annotated[
         str, typer.Option(help=f"Attention mechanism: {', '.join(MECHANISMS)}.", rich_help_panel=MODEL)
     ] = "osa",
@@ -132,7 +140,7 @@ def train(
     from rich.console import Console
 
     from osa_runtime.cli.progress import TrainingProgress
-    from osa_runtime.training import TrainingSettings, load_dataset, train_classifier, train_seeds
+    from osa_runtime.training import TrainingSettings, train_classifier, train_seeds
 
     settings = TrainingSettings(
         attention=attention, power=power, conditioning=conditioning, spectral_lambda=spectral_lambda, alpha=alpha,
@@ -143,7 +151,7 @@ def train(
     )  # fmt: skip
     several = None if seeds is None else _parse_seeds(seeds)
     console = Console()
-    images = load_dataset(dataset, file=file, folder=data_dir)
+    images = _load(model, dataset, file, data_dir)
     try:
         with TrainingProgress(console) as progress:
             if several is not None:
@@ -160,6 +168,17 @@ def train(
         f"Test accuracy {100 * result.test_accuracy:.2f} % after epoch {result.chosen.epoch}, {result.seconds:.1f} s.\n"
         f"Wrote {', '.join(str(path) for path in result.folder.results)}"
     )
+
+
+def _load(model: str, dataset: str | None, file: Path | None, folder: Path | None) -> Dataset | SequenceDataset:
+    from osa_runtime.errors import InputError
+    from osa_runtime.training import load_dataset, load_sequences
+
+    if model == "vit":
+        return load_dataset(dataset, file=file, folder=folder)
+    if file is None:
+        raise InputError(f"--model encoder takes sequences from --data FILE.npz, and {dataset} are images.")
+    return load_sequences(file)
 
 
 def _parse_seeds(text: str) -> tuple[int, ...]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from osa_runtime.training.loop import EpochRecord
     from osa_runtime.training.run import TrainingResult, train_classifier
     from osa_runtime.training.seeds import SeedsResult, train_seeds
+    from osa_runtime.training.sequences import SequenceDataset, load_sequences
     from osa_runtime.training.settings import TrainingSettings
 
 __all__ = [
@@ -27,6 +28,8 @@ __all__ = [
     "data_folder",
     "fetch_dataset",
     "load_dataset",
+    "SequenceDataset",
+    "load_sequences",
     # training
     "EpochRecord",
     "SeedsResult",
@@ -41,6 +44,8 @@ _HOME = {
     "data_folder": "catalogue",
     "fetch_dataset": "fetch",
     "load_dataset": "datasets",
+    "SequenceDataset": "sequences",
+    "load_sequences": "sequences",
     "EpochRecord": "loop",
     "SeedsResult": "seeds",
     "TrainingResult": "run",

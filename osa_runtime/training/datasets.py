@@ -17,7 +17,7 @@ from osa_runtime.pixels import Standardisation
 from osa_runtime.training.catalogue import DIGITS, data_folder, find_known, local_copy
 from osa_runtime.training.npz import LabelledImages, check_images, read_class_names, read_npz
 
-_TEST_FRACTION = 0.2
+TEST_FRACTION = 0.2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +39,14 @@ class Dataset:
     class_names: tuple[str, ...] = ()
 
     @property
+    def train_inputs(self) -> tuple[NDArray[Any], ...]:
+        return (self.x_train,)
+
+    @property
+    def test_inputs(self) -> tuple[NDArray[Any], ...]:
+        return (self.x_test,)
+
+    @property
     def channels(self) -> int:
         return int(self.x_train.shape[1])
 
@@ -55,22 +63,6 @@ def load_dataset(
         path = Path(file)
         return _prepare(path.name, *read_npz(path), read_class_names(path))
     return _prepare(name or "", *_known_images(name or "", folder), find_known(name or "").class_names)
-
-
-def hold_out(data: Dataset, share: float) -> tuple[Dataset, Dataset | None]:
-    """The data without a share of its training images, and these as the test images of a second one.
-
-    The same images for every seed, so that seeds can be compared.
-    """
-    if not share:
-        return data, None
-    order = np.random.RandomState(1).permutation(len(data.y_train))
-    count = max(1, round(share * len(order)))
-    if count >= len(order):
-        raise DataError(f"validation={share:g} leaves none of the {len(order)} training images to train on.")
-    held_out, rest = order[:count], order[count:]
-    kept = dataclasses.replace(data, x_train=data.x_train[rest], y_train=data.y_train[rest])
-    return kept, dataclasses.replace(kept, x_test=data.x_train[held_out], y_test=data.y_train[held_out])
 
 
 def load_test_images(name: str, folder: str | os.PathLike[str] | None = None) -> LabelledImages:
@@ -100,7 +92,7 @@ def _digits() -> LabelledImages:
 def _prepare(name: str, train: LabelledImages, test: LabelledImages | None, names: tuple[str, ...]) -> Dataset:
     if test is None:
         train, test = _split(name, train)
-    classes = _count_classes(name, train, test)
+    classes = count_classes(name, train.y, test.y)
     if names and len(names) < classes:
         raise DataError(f"{name}: there are {classes} classes, but class_names holds {len(names)}; name each of them.")
     classes = len(names) or classes  # a class without images may have a name nevertheless
@@ -120,7 +112,7 @@ def _split(name: str, images: LabelledImages) -> tuple[LabelledImages, LabelledI
     RandomState, since its stream never changes; a Generator's may change between numpy versions.
     """
     count = len(images.y)
-    held_out = max(1, round(count * _TEST_FRACTION))
+    held_out = max(1, round(count * TEST_FRACTION))
     if count < 2:
         raise DataError(f"{name} holds {count} image; at least 2 are needed, one to train on and one to test with.")
     order = np.random.RandomState(0).permutation(count)
@@ -128,14 +120,14 @@ def _split(name: str, images: LabelledImages) -> tuple[LabelledImages, LabelledI
     return LabelledImages(images.x[train], images.y[train]), LabelledImages(images.x[test], images.y[test])
 
 
-def _count_classes(name: str, train: LabelledImages, test: LabelledImages) -> int:
-    largest = int(max(train.y.max(), test.y.max()))
-    total = len(train.y) + len(test.y)
+def count_classes(name: str, train: NDArray[np.int64], test: NDArray[np.int64]) -> int:
+    largest = int(max(train.max(), test.max()))
+    total = len(train) + len(test)
     if largest == 0:
         raise DataError(f"{name}: every label is 0; at least two classes are needed.")
     if largest >= total:
         raise DataError(
-            f"{name}: the label {largest} is too large for {total} images; number the classes 0, 1, 2 and so on."
+            f"{name}: the label {largest} is too large for {total} samples; number the classes 0, 1, 2 and so on."
         )
     return largest + 1
 

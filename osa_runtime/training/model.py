@@ -6,29 +6,34 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from osa_runtime.models import SkiplessViT, ViTConfig
+from osa_runtime.models import EncoderConfig, SkiplessEncoder, SkiplessViT, ViTConfig
 from osa_runtime.nn.spectral_conditioning import condition_from_svd, fold_corrections
 from osa_runtime.training.datasets import Dataset
+from osa_runtime.training.sequences import SequenceDataset
 from osa_runtime.training.settings import TrainingSettings
 
-OF_THE_MODEL = (
-    "attention", "power", "spectral_lambda", "residual", "norm", "depth", "dim", "heads", "patch_size", "slope",
-    "alpha", "activation", "mlp_ratio", "pool",
+OF_A_BLOCK = (
+    "attention", "power", "spectral_lambda", "residual", "norm", "depth", "dim", "heads", "slope", "alpha",
+    "activation", "mlp_ratio",
 )  # fmt: skip
+Model = SkiplessViT | SkiplessEncoder
 USUAL_DEVIATION = 0.02  # of the weights of a ViT
 
 
-def model_config(data: Dataset, settings: TrainingSettings) -> ViTConfig:
-    fields = {name: getattr(settings, name) for name in OF_THE_MODEL}
+def model_config(data: Dataset | SequenceDataset, settings: TrainingSettings) -> ViTConfig | EncoderConfig:
+    fields: dict[str, Any] = {name: getattr(settings, name) for name in OF_A_BLOCK}
     # A correction from the decomposition is folded into the weights at the end: the model itself has none.
-    conditioning = "none" if settings.conditioning == "svd" else settings.conditioning
-    size: dict[str, Any] = dict(image_size=data.image_size, channels=data.channels, classes=data.classes)
-    return ViTConfig(**size, conditioning=conditioning, **fields)
+    fields["conditioning"] = "none" if settings.conditioning == "svd" else settings.conditioning
+    fields["classes"] = data.classes
+    if isinstance(data, SequenceDataset):
+        return EncoderConfig(vocabulary=data.vocabulary, features=data.features, max_length=data.max_length, **fields)
+    patches: dict[str, Any] = {"patch_size": settings.patch_size, "pool": settings.pool}
+    return ViTConfig(image_size=data.image_size, channels=data.channels, **patches, **fields)
 
 
-def build_model(config: ViTConfig, settings: TrainingSettings) -> SkiplessViT:
+def build_model(config: ViTConfig | EncoderConfig, settings: TrainingSettings) -> Model:
     """The model with its first weights, which depend on the seed that torch has."""
-    model = SkiplessViT(config)
+    model: Model = SkiplessViT(config) if isinstance(config, ViTConfig) else SkiplessEncoder(config)
     if settings.initialisation == "usual":
         initialise_usually(model)
     if settings.conditioning == "svd":
@@ -38,7 +43,7 @@ def build_model(config: ViTConfig, settings: TrainingSettings) -> SkiplessViT:
     return model
 
 
-def finished(model: SkiplessViT, settings: TrainingSettings) -> SkiplessViT:
+def finished(model: Model, settings: TrainingSettings) -> Model:
     """The model as it is saved. λI stays apart: a checkpoint records it, and adds it again when it is loaded."""
     if settings.conditioning == "svd":
         fold_corrections(model)
@@ -54,7 +59,7 @@ def initialise_usually(model: nn.Module) -> None:
             nn.init.zeros_(parameter)
 
 
-def _drop_out(model: SkiplessViT, share: float) -> None:
+def _drop_out(model: Model, share: float) -> None:
     """Dropout behind each attention and each MLP, while the model trains; the saved model does not know of it."""
 
     def drop(module: nn.Module, _: Any, out: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ class LabelledImages:
 
 def read_npz(path: Path) -> tuple[LabelledImages, LabelledImages | None]:
     """The training images and, if the file has them, the test images."""
-    arrays = _load_arrays(path, _array_names)
+    arrays = load_arrays(path, _array_names)
     train = check_images(arrays["x"], arrays["y"], f"{path}: x", f"{path}: y")
     if "x_test" not in arrays:
         return train, None
@@ -46,7 +46,7 @@ def read_npz(path: Path) -> tuple[LabelledImages, LabelledImages | None]:
 
 def read_class_names(path: Path) -> tuple[str, ...]:
     """A text for each class, where the file has them."""
-    found = _load_arrays(path, lambda _, present: present & {"class_names"}).get("class_names")
+    found = load_arrays(path, lambda _, present: present & {"class_names"}).get("class_names")
     if found is None:
         return ()
     names = found.tolist() if found.ndim == 1 and found.dtype.kind == "U" else []
@@ -55,7 +55,7 @@ def read_class_names(path: Path) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _load_arrays(path: Path, choose: Callable[[Path, Set[str]], Iterable[str]]) -> dict[str, NDArray[Any]]:
+def load_arrays(path: Path, choose: Callable[[Path, Set[str]], Iterable[str]]) -> dict[str, NDArray[Any]]:
     """Those that ``choose`` names among the arrays that are there; no others are read."""
     if not path.is_file():
         raise DataError(f"There is no file {path}; expected an .npz file with the arrays x and y.")

@@ -13,12 +13,14 @@ from typing import Any
 import torch
 
 from osa_runtime.errors import MissingDependencyError
-from osa_runtime.models import ViTConfig, save_checkpoint
-from osa_runtime.training.datasets import Dataset, hold_out
+from osa_runtime.models import EncoderConfig, ViTConfig, save_checkpoint
+from osa_runtime.training.datasets import Dataset
 from osa_runtime.training.loop import EpochRecord, Observer, Trainer
 from osa_runtime.training.model import build_model, finished, model_config
 from osa_runtime.training.run_folder import RunFolder, damaged_state, draw_curve, load_state, save_state, write_metrics
+from osa_runtime.training.sequences import SequenceDataset
 from osa_runtime.training.settings import TrainingSettings
+from osa_runtime.training.validation import hold_out
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,15 +62,18 @@ class _Silent:
 
 
 def train_classifier(
-    data: Dataset,
+    data: Dataset | SequenceDataset,
     settings: TrainingSettings,
     out: str | os.PathLike[str],
     *,
     force: bool = False,
     observer: Observer | None = None,
 ) -> TrainingResult:
-    """Train a :class:`SkiplessViT` on ``data`` into the folder ``out``, or continue a run that was killed there."""
-    settings = settings.resolved(data.image_size)
+    """Train a model on ``data`` into the folder ``out``, or continue a run that was killed there.
+
+    Images are for a :class:`SkiplessViT`, sequences for a :class:`SkiplessEncoder`.
+    """
+    settings = settings.resolved(data.image_size, sequences=isinstance(data, SequenceDataset))
     folder = RunFolder(Path(out))
     _check_device(settings.device)
     config = model_config(data, settings)
@@ -84,7 +89,13 @@ def train_classifier(
 class _Run:
     """The moving parts of one run: the trainer, the history so far, and the folder."""
 
-    def __init__(self, data: Dataset, settings: TrainingSettings, config: ViTConfig, folder: RunFolder) -> None:
+    def __init__(
+        self,
+        data: Dataset | SequenceDataset,
+        settings: TrainingSettings,
+        config: ViTConfig | EncoderConfig,
+        folder: RunFolder,
+    ) -> None:
         self.data, self.settings, self.folder = data, settings, folder
         self.identity = {**settings.as_dict(), "data": data.name, "data_sha256": data.sha256}
         self.model = build_model(config, settings)

@@ -30,6 +30,7 @@ from osa_runtime.plotting import logarithmic, write_figure
 from osa_runtime.recognition import CHECKPOINT_FOLDER, STATE_FILE
 from osa_runtime.training.datasets import Dataset
 from osa_runtime.training.loop import EpochRecord
+from osa_runtime.training.sequences import SequenceDataset
 from osa_runtime.training.settings import TrainingSettings
 
 _FORMAT = 2
@@ -131,7 +132,7 @@ COLOURS = {"train": "#9aa5b1", "test": "#0b6e99"}
 def write_metrics(
     path: Path,
     settings: TrainingSettings,
-    data: Dataset,
+    data: Dataset | SequenceDataset,
     history: Sequence[EpochRecord],
     chosen: EpochRecord,
     parameters: int,
@@ -154,8 +155,8 @@ def write_metrics(
         temporary.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
-def _describe(data: Dataset) -> dict[str, Any]:
-    """The data, and the standardisation of pixels that the model expects."""
+def _describe(data: Dataset | SequenceDataset) -> dict[str, Any]:
+    """The data, and the standardisation of pixels that the model expects; None for sequences."""
     return {
         "name": data.name,
         "sha256": data.sha256,
@@ -163,7 +164,7 @@ def _describe(data: Dataset) -> dict[str, Any]:
         "test_images": len(data.y_test),
         "classes": data.classes,
         "class_names": list(data.class_names),
-        "preprocessing": data.standardisation.as_dict(),
+        "preprocessing": None if data.standardisation is None else data.standardisation.as_dict(),
     }
 
 

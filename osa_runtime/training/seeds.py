@@ -16,6 +16,7 @@ from osa_runtime.training.datasets import Dataset
 from osa_runtime.training.loop import EpochRecord, Observer
 from osa_runtime.training.run import TrainingResult, train_classifier
 from osa_runtime.training.run_folder import RunFolder
+from osa_runtime.training.sequences import SequenceDataset
 from osa_runtime.training.settings import TrainingSettings
 
 SUMMARY = "seeds.json"
@@ -43,7 +44,7 @@ class SeedsResult:
 
 
 def train_seeds(
-    data: Dataset,
+    data: Dataset | SequenceDataset,
     settings: TrainingSettings,
     seeds: Sequence[int],
     out: str | os.PathLike[str],
@@ -73,16 +74,26 @@ def train_seeds(
 
 
 def _one(
-    data: Dataset, settings: TrainingSettings, folder: RunFolder, force: bool, observer: Observer | None
+    data: Dataset | SequenceDataset,
+    settings: TrainingSettings,
+    folder: RunFolder,
+    force: bool,
+    observer: Observer | None,
 ) -> TrainingResult:
     if force or folder.state.exists() or not folder.metrics.exists():
         return train_classifier(data, settings, folder.path, force=force, observer=observer)
     metrics = json.loads(folder.metrics.read_text(encoding="utf-8"))
-    _check_same(folder, metrics, {**settings.resolved(data.image_size).as_dict()}, data)
+    _check_same(folder, metrics, _resolved(settings, data).as_dict(), data)
     return TrainingResult(folder, settings, tuple(EpochRecord(**record) for record in metrics["epochs"]))
 
 
-def _check_same(folder: RunFolder, metrics: dict[str, Any], asked: dict[str, Any], data: Dataset) -> None:
+def _resolved(settings: TrainingSettings, data: Dataset | SequenceDataset) -> TrainingSettings:
+    return settings.resolved(data.image_size, sequences=isinstance(data, SequenceDataset))
+
+
+def _check_same(
+    folder: RunFolder, metrics: dict[str, Any], asked: dict[str, Any], data: Dataset | SequenceDataset
+) -> None:
     before = metrics["settings"]
     other = [name for name in asked if before.get(name) != asked[name]]
     if other or metrics["data"]["sha256"] != data.sha256:

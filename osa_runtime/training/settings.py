@@ -67,8 +67,15 @@ class TrainingSettings:
             _check(name, getattr(self, name), getattr(self, name) in choices, " or ".join(choices))
         _check("device", self.device, self.device in ("cpu", "cuda"), "cpu or cuda")
 
-    def resolved(self, image_size: tuple[int, int]) -> TrainingSettings:
-        """The same settings with every ``None`` replaced by what suits the depth and the images."""
+    def resolved(self, image_size: tuple[int, int], *, sequences: bool = False) -> TrainingSettings:
+        """The same settings with every ``None`` replaced by what suits the depth and the data.
+
+        Sequences have a token for each of ``image_size``, and no patches to choose.
+        """
+        if sequences and (self.patch_size not in (None, 1) or self.pool != "mean"):
+            raise ConfigError("patch_size and pool are settings of models of images; leave them out for sequences.")
+        if sequences:
+            return dataclasses.replace(self, patch_size=1).resolved(image_size)
         from osa_runtime.nn.initialisation import default_slope  # here, because it imports torch
 
         patch = default_patch_size(image_size) if self.patch_size is None else self.patch_size

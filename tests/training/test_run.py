@@ -23,8 +23,8 @@ from osa_runtime.models.checkpoint import read_standardisation
 from osa_runtime.pixels import Standardisation
 from osa_runtime.training import Dataset, EpochRecord, TrainingSettings, train_classifier, train_seeds
 from osa_runtime.training import run as run_module
-from osa_runtime.training.datasets import hold_out
 from osa_runtime.training.loop import Trainer
+from osa_runtime.training.validation import hold_out
 
 pytestmark = pytest.mark.slow
 
@@ -159,7 +159,7 @@ def test_held_out_images_are_not_trained_on_and_are_the_same_for_every_seed(imag
     assert (held_out.x_test == again.x_test).all()
     assert not {x.tobytes() for x in held_out.x_test} & {x.tobytes() for x in kept.x_train}
     assert hold_out(images, 0.0) == (images, None)
-    with pytest.raises(DataError, match="leaves none of the 48 training images"):
+    with pytest.raises(DataError, match="leaves none of the 48 training samples"):
         hold_out(images, 0.999)
 
 
