@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 
 from osa_runtime import __version__
 from osa_runtime.atomic import check_not_stopping, stopping
+from osa_runtime.cli.analyze import analyze
 from osa_runtime.cli.bench import bench
 from osa_runtime.cli.compare import compare
 from osa_runtime.cli.doctor import doctor
@@ -25,6 +26,7 @@ from osa_runtime.cli.inspect import inspect as inspect_model
 from osa_runtime.cli.options import FlaggedCommand
 from osa_runtime.cli.package import app as package
 from osa_runtime.cli.quantize import quantize
+from osa_runtime.cli.reproduce import reproduce
 from osa_runtime.cli.run import run as run_model
 from osa_runtime.cli.serve import serve
 from osa_runtime.cli.train import data, train
@@ -141,6 +143,8 @@ _add(run_model)
 _add(bench)
 _add(serve)
 app.add_typer(package, name="package")
+_add(analyze)
+_add(reproduce)
 _add(doctor)
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from osa_runtime.cli.options import FlaggedCommand
 from osa_runtime.mechanisms import MECHANISMS
+
+if TYPE_CHECKING:
+    from osa_runtime.training import Dataset, SeedsResult, SequenceDataset
 
 MODEL, RECIPE, FILES = "Model", "Recipe", "Files"
 
@@ -39,18 +42,37 @@ def train(
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Discard the run in --out.", rich_help_panel=FILES)] = False,
+    model: Annotated[
+        Literal["vit", "encoder"],
+        typer.Option(
+            help="vit for images; encoder for sequences: --data with x (n, tokens) ids or (n, tokens, features) "
+            "floats, y, and lengths or mask.",
+            rich_help_panel=MODEL,
+        ),
+    ] = "vit",
     attention: Annotated[
         str, typer.Option(help=f"Attention mechanism: {', '.join(MECHANISMS)}.", rich_help_panel=MODEL)
     ] = "osa",
     power: Annotated[int, typer.Option(help="Exponent of polynomial attention.", rich_help_panel=MODEL)] = 3,
     conditioning: Annotated[
-        Literal["none", "spectral"],
-        typer.Option(help="Fixed correction of the attention's weights.", rich_help_panel=MODEL),
+        Literal["none", "spectral", "svd"],
+        typer.Option(help="Fixed correction of the attention's weights: λI, or λUVᵀ.", rich_help_panel=MODEL),
     ] = "none",
+    spectral_lambda: Annotated[float, typer.Option("--lambda", help="λ of it.", rich_help_panel=MODEL)] = 1.0,
+    alpha: Annotated[
+        float | None, typer.Option(help="First α of OSA.", show_default="by tokens", rich_help_panel=MODEL)
+    ] = None,
     residual: Annotated[
         bool, typer.Option("--residual/--no-residual", help="Skip connections.", rich_help_panel=MODEL)
     ] = False,
     norm: Annotated[bool, typer.Option("--norm/--no-norm", help="Layer normalisation.", rich_help_panel=MODEL)] = False,
+    activation: Annotated[str, typer.Option(help="leaky_relu or gelu.", rich_help_panel=MODEL)] = "leaky_relu",
+    mlp_ratio: Annotated[float, typer.Option(help="Width of the MLP over --dim.", rich_help_panel=MODEL)] = 2.0,
+    initialisation: Annotated[
+        Literal["isometric", "usual"],
+        typer.Option("--init", help="First weights; usual: those of an ordinary ViT.", rich_help_panel=MODEL),
+    ] = "isometric",
+    pool: Annotated[str, typer.Option(help="mean, or cls for a summary token.", rich_help_panel=MODEL)] = "mean",
     depth: Annotated[int, typer.Option(help="Number of blocks.", rich_help_panel=MODEL)] = 8,
     dim: Annotated[int, typer.Option(help="Width of a token.", rich_help_panel=MODEL)] = 64,
     heads: Annotated[int, typer.Option(help="Heads per block; must divide --dim.", rich_help_panel=MODEL)] = 4,
@@ -68,8 +90,23 @@ def train(
         typer.Option(help="Peak learning rate.", show_default="1e-3, beyond depth 16 3e-4", rich_help_panel=RECIPE),
     ] = None,
     weight_decay: Annotated[float, typer.Option(help="AdamW's decay of matrices.", rich_help_panel=RECIPE)] = 0.01,
+    dropout: Annotated[float, typer.Option(help="Share of features dropped.", rich_help_panel=RECIPE)] = 0.0,
     clip: Annotated[float, typer.Option(help="Largest norm of a gradient.", rich_help_panel=RECIPE)] = 1.0,
+    validation: Annotated[
+        float, typer.Option(help="Share of the training images to validate with.", rich_help_panel=RECIPE)
+    ] = 0.0,
+    patience: Annotated[
+        int | None,
+        typer.Option(
+            help="Stop after this many epochs without a smaller validation loss, and keep the best epoch.",
+            show_default="never",
+            rich_help_panel=RECIPE,
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Decides the weights and the order of images.", rich_help_panel=RECIPE)] = 0,
+    seeds: Annotated[
+        str | None, typer.Option(help="Several seeds, as 0,1,2: a run and a row for each.", rich_help_panel=RECIPE)
+    ] = None,
     device: Annotated[Literal["cpu", "cuda"], typer.Option(help="Device to train on.", rich_help_panel=RECIPE)] = "cpu",
     threads: Annotated[
         int | None,
@@ -89,6 +126,8 @@ def train(
 
     [cyan]osa train digits --out runs/vit --attention softmax --residual --norm[/cyan]
 
+    [cyan]osa train digits --out runs/three --seeds 0,1,2 --validation 0.1 --patience 5[/cyan]
+
     [cyan]osa train --data mine.npz --out runs/mine --patch-size 4[/cyan]
     """
     from osa_runtime.environment import require
@@ -101,23 +140,64 @@ def train(
     from rich.console import Console
 
     from osa_runtime.cli.progress import TrainingProgress
-    from osa_runtime.training import TrainingSettings, load_dataset, train_classifier
+    from osa_runtime.training import TrainingSettings, train_classifier, train_seeds
 
     settings = TrainingSettings(
-        attention, power, conditioning, residual, norm, depth, dim, heads, patch_size, slope,
-        epochs, batch_size, lr, weight_decay, clip, seed, device, threads,
+        attention=attention, power=power, conditioning=conditioning, spectral_lambda=spectral_lambda, alpha=alpha,
+        residual=residual, norm=norm, activation=activation, slope=slope, mlp_ratio=mlp_ratio,
+        initialisation=initialisation, pool=pool, depth=depth, dim=dim, heads=heads, patch_size=patch_size,
+        dropout=dropout, epochs=epochs, batch_size=batch_size, lr=lr, weight_decay=weight_decay, clip=clip,
+        validation=validation, patience=patience, seed=seed, device=device, threads=threads,
     )  # fmt: skip
+    several = None if seeds is None else _parse_seeds(seeds)
     console = Console()
-    images = load_dataset(dataset, file=file, folder=data_dir)
+    images = _load(model, dataset, file, data_dir)
     try:
         with TrainingProgress(console) as progress:
-            result = train_classifier(images, settings, out, force=force, observer=progress)
+            if several is not None:
+                table = train_seeds(images, settings, several, out, force=force, observer=progress)
+            else:
+                result = train_classifier(images, settings, out, force=force, observer=progress)
     except KeyboardInterrupt:
         typer.echo("Stopped; the same command continues after the last finished epoch.", err=True)
         raise
+    if several is not None:
+        _show_seeds(table)
+        return
     typer.echo(
-        f"Test accuracy {100 * result.test_accuracy:.2f} % after {settings.epochs} epochs in {result.seconds:.1f} s.\n"
+        f"Test accuracy {100 * result.test_accuracy:.2f} % after epoch {result.chosen.epoch}, {result.seconds:.1f} s.\n"
         f"Wrote {', '.join(str(path) for path in result.folder.results)}"
+    )
+
+
+def _load(model: str, dataset: str | None, file: Path | None, folder: Path | None) -> Dataset | SequenceDataset:
+    from osa_runtime.errors import InputError
+    from osa_runtime.training import load_dataset, load_sequences
+
+    if model == "vit":
+        return load_dataset(dataset, file=file, folder=folder)
+    if file is None:
+        raise InputError(f"--model encoder takes sequences from --data FILE.npz, and {dataset} are images.")
+    return load_sequences(file)
+
+
+def _parse_seeds(text: str) -> tuple[int, ...]:
+    from osa_runtime.errors import InputError
+
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdecimal() and len(part) < 19 for part in parts):
+        raise InputError(f"seeds={text!r}: expected whole numbers with commas between, as in 0,1,2.")
+    return tuple(map(int, parts))
+
+
+def _show_seeds(found: SeedsResult) -> None:
+    typer.echo("seed  epoch  test accuracy")
+    for run in found.runs:
+        typer.echo(f"{run.settings.seed:>4}  {run.chosen.epoch:>5}  {100 * run.test_accuracy:>11.2f} %")
+    low, high = 100 * min(found.accuracies), 100 * max(found.accuracies)
+    typer.echo(
+        f"mean {100 * found.mean:.2f} %, deviation {100 * found.deviation:.2f}, from {low:.2f} to {high:.2f} %\n"
+        f"Wrote {found.summary} and the folder of each seed."
     )
 
 

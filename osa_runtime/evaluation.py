@@ -23,7 +23,8 @@ from osa_runtime.runtime.device import DeviceOptions
 from osa_runtime.runtime.input_checks import Array
 from osa_runtime.runtime.session import load
 from osa_runtime.training.catalogue import KNOWN, find_known
-from osa_runtime.training.datasets import LabelledImages, check_images, check_labels, load_test_images
+from osa_runtime.training.datasets import load_test_images
+from osa_runtime.training.npz import LabelledImages, check_images, check_labels
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from osa_runtime.training.datasets import Dataset, load_dataset
     from osa_runtime.training.loop import EpochRecord
     from osa_runtime.training.run import TrainingResult, train_classifier
+    from osa_runtime.training.seeds import SeedsResult, train_seeds
+    from osa_runtime.training.sequences import SequenceDataset, load_sequences
     from osa_runtime.training.settings import TrainingSettings
 
 __all__ = [
@@ -25,22 +27,30 @@ __all__ = [
     "data_folder",
     "fetch_dataset",
     "load_dataset",
+    "SequenceDataset",
+    "load_sequences",
     # training
     "EpochRecord",
+    "SeedsResult",
     "TrainingResult",
     "TrainingSettings",
     "train_classifier",
+    "train_seeds",
 ]
 
 _HOME = {
     "Dataset": "datasets",
     "data_folder": "catalogue",
-    "fetch_dataset": "fetch",
+    "fetch_dataset": "catalogue",
     "load_dataset": "datasets",
+    "SequenceDataset": "sequences",
+    "load_sequences": "sequences",
     "EpochRecord": "loop",
+    "SeedsResult": "seeds",
     "TrainingResult": "run",
     "TrainingSettings": "settings",
     "train_classifier": "run",
+    "train_seeds": "seeds",
 }
 
 

@@ -1,18 +1,10 @@
-"""Labelled images ready for training: read, checked, split, standardised, and with a fingerprint of their content.
-
-In an ``.npz`` file ``x`` is (n, height, width) for grey or (n, height, width, channels) for colour images, of any
-integer or float type; ``y`` holds n whole numbers, 0 to classes - 1. ``x_test`` and ``y_test`` are optional, and so is
-``class_names``, a text for each class.
-"""
+"""Labelled images ready for training: split, standardised, and with a fingerprint of their content."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import os
-import zipfile
-import zlib
-from collections.abc import Callable, Iterable, Set
 from pathlib import Path
 from typing import Any
 
@@ -23,108 +15,9 @@ from osa_runtime.environment import require
 from osa_runtime.errors import DataError
 from osa_runtime.pixels import Standardisation
 from osa_runtime.training.catalogue import DIGITS, data_folder, find_known, local_copy
+from osa_runtime.training.npz import LabelledImages, check_images, read_class_names, read_npz
 
-_UNREADABLE = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, MemoryError)
-
-
-@dataclasses.dataclass(frozen=True)
-class LabelledImages:
-    """Images (n, height, width, channels) as they were stored, and their labels (n,) as int64."""
-
-    x: NDArray[Any]
-    y: NDArray[np.int64]
-
-
-def read_npz(path: Path) -> tuple[LabelledImages, LabelledImages | None]:
-    """The training images and, if the file has them, the test images."""
-    arrays = _load_arrays(path, _array_names)
-    train = check_images(arrays["x"], arrays["y"], f"{path}: x", f"{path}: y")
-    if "x_test" not in arrays:
-        return train, None
-    test = check_images(arrays["x_test"], arrays["y_test"], f"{path}: x_test", f"{path}: y_test")
-    if test.x.shape[1:] != train.x.shape[1:]:
-        raise DataError(
-            f"{path}: images in x are {train.x.shape[1:]} but in x_test {test.x.shape[1:]}; make them equal."
-        )
-    return train, test
-
-
-def read_class_names(path: Path) -> tuple[str, ...]:
-    """A text for each class, where the file has them."""
-    found = _load_arrays(path, lambda _, present: present & {"class_names"}).get("class_names")
-    if found is None:
-        return ()
-    names = found.tolist() if found.ndim == 1 and found.dtype.kind == "U" else []
-    if not all(names) or not names or len(set(names)) != len(names):
-        raise DataError(f"{path}: class_names has type {found.dtype} and shape {found.shape}; expected distinct texts.")
-    return tuple(names)
-
-
-def _load_arrays(path: Path, choose: Callable[[Path, Set[str]], Iterable[str]]) -> dict[str, NDArray[Any]]:
-    """Those that ``choose`` names among the arrays that are there; no others are read."""
-    if not path.is_file():
-        raise DataError(f"There is no file {path}; expected an .npz file with the arrays x and y.")
-    try:
-        with path.open("rb") as stream:
-            # Pickled objects could run code, so they stay forbidden.
-            archive = np.load(stream, allow_pickle=False)
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise ValueError("it is a single array")
-            return {name: archive[name] for name in choose(path, dict.fromkeys(archive.files).keys())}
-    except _UNREADABLE as error:
-        raise DataError(
-            f"Cannot read {path} as .npz: {error or type(error).__name__}. Write it with numpy.savez(file, x=…, y=…)."
-        ) from error
-
-
-def _array_names(path: Path, present: Set[str]) -> list[str]:
-    wanted = ["x", "y"]
-    if {"x_test", "y_test"} & present:
-        wanted += ["x_test", "y_test"]
-    missing = [name for name in wanted if name not in present]
-    if missing:
-        raise DataError(
-            f"{path} lacks the array {' and '.join(missing)}; it holds {', '.join(present) or 'nothing'}. "
-            "Expected are x and y, and optionally x_test and y_test."
-        )
-    return wanted
-
-
-def check_images(x: NDArray[Any], y: NDArray[Any], x_name: str = "x", y_name: str = "y") -> LabelledImages:
-    """Check images and labels and bring the images to (n, height, width, channels)."""
-    _check_image_array(x, x_name)
-    check_labels(y, len(x), y_name, x_name)
-    return LabelledImages(x[..., None] if x.ndim == 3 else x, y.astype(np.int64))
-
-
-def _check_image_array(x: NDArray[Any], name: str) -> None:
-    if x.ndim not in (3, 4) or 0 in x.shape:
-        raise DataError(
-            f"{name} has shape {x.shape}; expected (n, height, width) or (n, height, width, channels), none zero."
-        )
-    if x.ndim == 4 and x.shape[1] <= 4 < x.shape[3]:
-        raise DataError(
-            f"{name} has shape {x.shape}, which looks like channels first; expected (n, height, width, channels): "
-            "use x.transpose(0, 2, 3, 1)."
-        )
-    if x.dtype.kind not in "buif":
-        raise DataError(f"{name} has type {x.dtype}; expected integers (such as uint8) or floats.")
-    if x.dtype.kind == "f" and not np.isfinite(x).all():
-        image = int(np.argwhere(~np.isfinite(x))[0][0])
-        raise DataError(f"{name} holds NaN or infinity, first in image {image}; remove or repair such images.")
-
-
-def check_labels(y: NDArray[Any], images: int, name: str, x_name: str) -> None:
-    if y.ndim != 1 or y.dtype.kind not in "ui":
-        raise DataError(f"{name} has shape {y.shape} and type {y.dtype}; expected one whole number per image.")
-    if len(y) != images:
-        raise DataError(f"{name} has {len(y)} labels but {x_name} has {images} images; expected as many of each.")
-    for label in (int(y.min()), int(y.max())):
-        if not 0 <= label < 2**31:
-            raise DataError(f"{name} holds the label {label}; number the classes 0, 1, 2 and so on.")
-
-
-_TEST_FRACTION = 0.2
+TEST_FRACTION = 0.2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,6 +37,14 @@ class Dataset:
     standardisation: Standardisation
     sha256: str
     class_names: tuple[str, ...] = ()
+
+    @property
+    def train_inputs(self) -> tuple[NDArray[Any], ...]:
+        return (self.x_train,)
+
+    @property
+    def test_inputs(self) -> tuple[NDArray[Any], ...]:
+        return (self.x_test,)
 
     @property
     def channels(self) -> int:
@@ -191,7 +92,7 @@ def _digits() -> LabelledImages:
 def _prepare(name: str, train: LabelledImages, test: LabelledImages | None, names: tuple[str, ...]) -> Dataset:
     if test is None:
         train, test = _split(name, train)
-    classes = _count_classes(name, train, test)
+    classes = count_classes(name, train.y, test.y)
     if names and len(names) < classes:
         raise DataError(f"{name}: there are {classes} classes, but class_names holds {len(names)}; name each of them.")
     classes = len(names) or classes  # a class without images may have a name nevertheless
@@ -211,7 +112,7 @@ def _split(name: str, images: LabelledImages) -> tuple[LabelledImages, LabelledI
     RandomState, since its stream never changes; a Generator's may change between numpy versions.
     """
     count = len(images.y)
-    held_out = max(1, round(count * _TEST_FRACTION))
+    held_out = max(1, round(count * TEST_FRACTION))
     if count < 2:
         raise DataError(f"{name} holds {count} image; at least 2 are needed, one to train on and one to test with.")
     order = np.random.RandomState(0).permutation(count)
@@ -219,14 +120,14 @@ def _split(name: str, images: LabelledImages) -> tuple[LabelledImages, LabelledI
     return LabelledImages(images.x[train], images.y[train]), LabelledImages(images.x[test], images.y[test])
 
 
-def _count_classes(name: str, train: LabelledImages, test: LabelledImages) -> int:
-    largest = int(max(train.y.max(), test.y.max()))
-    total = len(train.y) + len(test.y)
+def count_classes(name: str, train: NDArray[np.int64], test: NDArray[np.int64]) -> int:
+    largest = int(max(train.max(), test.max()))
+    total = len(train) + len(test)
     if largest == 0:
         raise DataError(f"{name}: every label is 0; at least two classes are needed.")
     if largest >= total:
         raise DataError(
-            f"{name}: the label {largest} is too large for {total} images; number the classes 0, 1, 2 and so on."
+            f"{name}: the label {largest} is too large for {total} samples; number the classes 0, 1, 2 and so on."
         )
     return largest + 1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from osa_runtime.errors import ExponentRangeError, OsaError
 from osa_runtime.training.datasets import Dataset
+from osa_runtime.training.sequences import SequenceDataset
 from osa_runtime.training.settings import TrainingSettings
 
 _EVALUATION_BATCH = 512
@@ -20,7 +21,10 @@ _EVALUATION_BATCH = 512
 
 @dataclasses.dataclass(frozen=True)
 class EpochRecord:
-    """The figures of one epoch; the test figures are only reported, nothing is chosen by them."""
+    """The figures of one epoch; the test figures are only reported, nothing is chosen by them.
+
+    Those of validation are None if no images were held out for it.
+    """
 
     epoch: int
     train_loss: float
@@ -28,6 +32,8 @@ class EpochRecord:
     test_loss: float
     test_accuracy: float
     seconds: float
+    validation_loss: float | None = None
+    validation_accuracy: float | None = None
 
 
 class Observer(Protocol):
@@ -43,11 +49,18 @@ class Observer(Protocol):
 class Trainer:
     """A model with its optimizer and schedule; :meth:`run_epoch` may be called once per epoch, in order."""
 
-    def __init__(self, model: nn.Module, data: Dataset, settings: TrainingSettings) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        data: Dataset | SequenceDataset,
+        settings: TrainingSettings,
+        validation: Dataset | SequenceDataset | None = None,
+    ) -> None:
         self.model = model.to(settings.device)
         self.settings = settings
-        self.train_set = _tensors(data.x_train, data.y_train, settings.device)
-        self.test_set = _tensors(data.x_test, data.y_test, settings.device)
+        self.train_set = _tensors((*data.train_inputs, data.y_train), settings.device)
+        self.test_set = _tensors((*data.test_inputs, data.y_test), settings.device)
+        self.validation_set = validation and _tensors((*validation.test_inputs, validation.y_test), settings.device)
         self.steps = math.ceil(len(data.y_train) / settings.batch_size)
         self.optimizer = _optimizer(model, settings)
         self.schedule = torch.optim.lr_scheduler.OneCycleLR(
@@ -61,35 +74,37 @@ class Trainer:
         started = time.perf_counter()
         self.model.train()
         average = _Average()
-        for step, (x, y) in enumerate(self._batches(epoch), start=1):
-            logits, loss = self._step(x, y, (epoch, step))
+        for step, (*inputs, y) in enumerate(self._batches(epoch), start=1):
+            logits, loss = self._step(inputs, y, (epoch, step))
             average.add(loss, logits, y)
             observer.step(epoch, average.loss, average.accuracy)
-        test = self.evaluate()
+        test = self.evaluate(self.test_set)
+        held_out = self.evaluate(self.validation_set) if self.validation_set else None
         seconds = time.perf_counter() - started
-        return EpochRecord(epoch, average.loss, average.accuracy, test.loss, test.accuracy, seconds)
+        figures = (average.loss, average.accuracy, test.loss, test.accuracy, seconds)
+        return EpochRecord(epoch, *figures, *((held_out.loss, held_out.accuracy) if held_out else ()))
 
     @torch.no_grad()
-    def evaluate(self) -> _Average:
+    def evaluate(self, samples: tuple[Tensor, ...]) -> _Average:
         self.model.eval()
         average = _Average()
-        for x, y in zip(*(part.split(_EVALUATION_BATCH) for part in self.test_set), strict=True):
-            logits = self.model(x)
+        for *inputs, y in zip(*(part.split(_EVALUATION_BATCH) for part in samples), strict=True):
+            logits = self.model(*inputs)
             average.add(nn.functional.cross_entropy(logits, y).item(), logits, y)
         return average
 
-    def _batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def _batches(self, epoch: int) -> Iterator[tuple[Tensor, ...]]:
         """Shuffled by seed and epoch alone, so that a resumed run sees the order it would have seen."""
-        x, y = self.train_set
+        y = self.train_set[-1]
         generator = torch.Generator().manual_seed((self.settings.seed * 1_000_003 + epoch) % 2**63)
         order = torch.randperm(len(y), generator=generator).to(y.device)
         for chosen in order.split(self.settings.batch_size):
-            yield x[chosen], y[chosen]
+            yield tuple(part[chosen] for part in self.train_set)
 
-    def _step(self, x: Tensor, y: Tensor, moment: tuple[int, int]) -> tuple[Tensor, float]:
+    def _step(self, inputs: Sequence[Tensor], y: Tensor, moment: tuple[int, int]) -> tuple[Tensor, float]:
         stopped = "Training stopped at epoch {}, step {}:".format(*moment)
         try:
-            logits = self.model(x)
+            logits = self.model(*inputs)
         except ExponentRangeError as error:
             raise ExponentRangeError(f"{stopped} {error} {_remedy(self.settings, moment)}") from error
         loss = nn.functional.cross_entropy(logits, y)
@@ -139,8 +154,8 @@ def _optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.Adam
     return torch.optim.AdamW(groups, lr=settings.lr)
 
 
-def _tensors(x: object, y: object, device: str) -> tuple[Tensor, Tensor]:
-    return torch.as_tensor(x, device=device), torch.as_tensor(y, device=device)
+def _tensors(arrays: Sequence[object], device: str) -> tuple[Tensor, ...]:
+    return tuple(torch.as_tensor(array, device=device) for array in arrays)
 
 
 def _remedy(settings: TrainingSettings, moment: tuple[int, int]) -> str:

@@ -1,201 +1,27 @@
-"""One training run from settings and data to a finished folder, and its continuation after a kill.
-
-    OUT/state.pt        while the run is under way: weights, optimizer, schedule, random numbers, history
-    OUT/checkpoint/     when it is finished: config.json and model.safetensors of the last epoch
-    OUT/metrics.json    when it is finished
-    OUT/curve.png       when it is finished
-
-``state.pt`` is replaced in one step after every epoch and removed last of all, so that at whatever moment the run
-is killed, the folder shows how far it came.
-"""
+"""One training run from settings and data to a finished folder, and its continuation after a kill."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import io
-import json
+import math
 import os
-import pickle
-import platform
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from osa_runtime.atomic import atomic_file
-from osa_runtime.environment import installed_version
-from osa_runtime.errors import CheckpointError, InputError, MissingDependencyError, StorageError
-from osa_runtime.models import SkiplessViT, ViTConfig, save_checkpoint
-from osa_runtime.plotting import logarithmic, write_figure
-from osa_runtime.recognition import CHECKPOINT_FOLDER, STATE_FILE
+from osa_runtime.errors import MissingDependencyError
+from osa_runtime.models import EncoderConfig, ViTConfig, save_checkpoint
 from osa_runtime.runtime.torch_session import torch_threads
 from osa_runtime.training.datasets import Dataset
 from osa_runtime.training.loop import EpochRecord, Observer, Trainer
+from osa_runtime.training.model import build_model, finished, model_config
+from osa_runtime.training.run_folder import RunFolder, damaged_state, draw_curve, load_state, save_state, write_metrics
+from osa_runtime.training.sequences import SequenceDataset
 from osa_runtime.training.settings import TrainingSettings
-
-_FORMAT = 1
-
-
-@dataclasses.dataclass(frozen=True)
-class RunFolder:
-    """The paths of one run."""
-
-    path: Path
-
-    @property
-    def state(self) -> Path:
-        return self.path / STATE_FILE
-
-    @property
-    def checkpoint(self) -> Path:
-        return self.path / CHECKPOINT_FOLDER
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.json"
-
-    @property
-    def curve(self) -> Path:
-        return self.path / "curve.png"
-
-    @property
-    def results(self) -> tuple[Path, ...]:
-        return self.checkpoint, self.metrics, self.curve
-
-    def refuse_finished(self) -> None:
-        """Refuse to overwrite results: only an unfinished run, or an empty folder, may be trained into."""
-        present = [path.name for path in self.results if path.exists()]
-        if present and not self.state.exists():
-            raise InputError(
-                f"{self.path} holds a finished run ({', '.join(present)}); choose another folder, "
-                "or train anew with force=True, which replaces it."
-            )
-
-    def remove_results(self) -> None:
-        for path in self.results:
-            _remove(path)
-
-    def remove_state(self) -> None:
-        _remove(self.state)
-
-
-def save_state(path: Path, identity: dict[str, Any], content: dict[str, Any]) -> None:
-    """Write the state of a run; ``identity`` is what must be equal when the run is resumed."""
-    buffer = io.BytesIO()
-    torch.save({"format": _FORMAT, "identity": identity, **content}, buffer)
-    # Through memory, because torch reports a full disk as an unspecific RuntimeError.
-    with atomic_file(path) as temporary:
-        temporary.write_bytes(buffer.getbuffer())
-
-
-def load_state(path: Path, identity: dict[str, Any]) -> dict[str, Any]:
-    """Read the state of a run, after checking that it belongs to a run with this ``identity``."""
-    state = _read(path)
-    changes = _differences(state["identity"], identity)
-    if changes:
-        raise InputError(
-            f"{path.parent} holds an unfinished run with other settings: {'; '.join(changes)}. "
-            "Give the same settings to continue it, choose another folder, or start anew with force=True."
-        )
-    return state
-
-
-def damaged_state(path: Path, reason: str) -> CheckpointError:
-    return CheckpointError(f"{path} cannot be read as the state of a run ({reason}); start anew with force=True.")
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
-        raise damaged_state(path, type(error).__name__) from error
-    if not isinstance(state, dict) or state.get("format") != _FORMAT:
-        raise damaged_state(path, f"expected format {_FORMAT}")
-    return state
-
-
-def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-    return [f"{name.replace('_', '-')} was {before.get(name)} and is now {now.get(name)}" for name in names]
-
-
-def _remove(path: Path) -> None:
-    try:
-        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    except OSError as error:
-        raise StorageError(f"Cannot remove {path}: {error.strerror or error}; remove it by hand.") from error
-
-
-COLOURS = {"train": "#9aa5b1", "test": "#0b6e99"}
-
-
-def write_metrics(
-    path: Path, settings: TrainingSettings, data: Dataset, history: Sequence[EpochRecord], parameters: int
-) -> None:
-    last = history[-1]
-    content = {
-        "format": 1,
-        "settings": settings.as_dict(),
-        "data": _describe(data),
-        "parameters": parameters,
-        "test_accuracy": last.test_accuracy,
-        "test_loss": last.test_loss,
-        "seconds": round(sum(record.seconds for record in history), 3),
-        "epochs": [dataclasses.asdict(record) for record in history],
-        "versions": _versions(),
-        "threads": torch.get_num_threads(),
-    }
-    with atomic_file(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
-
-
-def _describe(data: Dataset) -> dict[str, Any]:
-    """The data, and the standardisation of pixels that the model expects."""
-    return {
-        "name": data.name,
-        "sha256": data.sha256,
-        "train_images": len(data.y_train),
-        "test_images": len(data.y_test),
-        "classes": data.classes,
-        "class_names": list(data.class_names),
-        "preprocessing": data.standardisation.as_dict(),
-    }
-
-
-def _versions() -> dict[str, str]:
-    packages = {name: installed_version(name) for name in ("osa-runtime", "torch", "numpy", "scikit-learn")}
-    return {"python": platform.python_version(), **{name: found for name, found in packages.items() if found}}
-
-
-def draw_curve(history: Sequence[EpochRecord], title: str, path: Path) -> None:
-    """Write loss and accuracy against epochs, side by side, as PNG or SVG."""
-
-    def draw(figure: Any) -> None:
-        loss, accuracy = figure.subplots(1, 2)
-        _plot(loss, history, "loss", 1.0)
-        _plot(accuracy, history, "accuracy", 100.0)
-        loss.set_title(f"Cross-entropy · last test {history[-1].test_loss:.3f}")
-        accuracy.set_title(f"Accuracy · last test {100 * history[-1].test_accuracy:.2f} %")
-        accuracy.yaxis.set_major_formatter("{x:g} %")
-        low, high = loss.dataLim.intervaly
-        if low > 0 and high / low > 10:  # only then does a logarithmic axis show more of the end, with enough ticks
-            logarithmic(loss.yaxis, subs=(1.0,) if high / low > 100 else (1.0, 2.0, 5.0))
-        figure.suptitle(title, fontsize=11, x=0.01, ha="left", fontweight="bold")
-
-    write_figure(path, (9, 3.8), draw)
-
-
-def _plot(axes: Any, history: Sequence[EpochRecord], quantity: str, factor: float) -> None:
-    for part, colour in COLOURS.items():
-        values = [factor * getattr(record, f"{part}_{quantity}") for record in history]
-        axes.plot([record.epoch for record in history], values, color=colour, lw=2, marker="o", ms=3.5, label=part)
-    axes.set_xlabel("epoch")
-    axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
-    axes.grid(visible=False, axis="x")
-    axes.legend()
+from osa_runtime.training.validation import hold_out
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,13 +33,25 @@ class TrainingResult:
     history: tuple[EpochRecord, ...]
 
     @property
+    def chosen(self) -> EpochRecord:
+        """The epoch whose weights were saved."""
+        return chosen_epoch(self.history, self.settings)
+
+    @property
     def test_accuracy(self) -> float:
-        """Of the last epoch, not of the best: choosing by the test set would flatter."""
-        return self.history[-1].test_accuracy
+        """Of the chosen epoch, not of the best: choosing by the test set would flatter."""
+        return self.chosen.test_accuracy
 
     @property
     def seconds(self) -> float:
         return sum(record.seconds for record in self.history)
+
+
+def chosen_epoch(history: Sequence[EpochRecord], settings: TrainingSettings) -> EpochRecord:
+    """The last epoch; with ``patience`` the one with the smallest loss on the held-out images."""
+    if settings.patience is None:
+        return history[-1]
+    return min(history, key=lambda record: math.inf if record.validation_loss is None else record.validation_loss)
 
 
 class _Silent:
@@ -225,18 +63,21 @@ class _Silent:
 
 
 def train_classifier(
-    data: Dataset,
+    data: Dataset | SequenceDataset,
     settings: TrainingSettings,
     out: str | os.PathLike[str],
     *,
     force: bool = False,
     observer: Observer | None = None,
 ) -> TrainingResult:
-    """Train a :class:`SkiplessViT` on ``data`` into the folder ``out``, or continue a run that was killed there."""
-    settings = settings.resolved(data.image_size)
+    """Train a model on ``data`` into the folder ``out``, or continue a run that was killed there.
+
+    Images are for a :class:`SkiplessViT`, sequences for a :class:`SkiplessEncoder`.
+    """
+    settings = settings.resolved(data.image_size, sequences=isinstance(data, SequenceDataset))
     folder = RunFolder(Path(out))
     _check_device(settings.device)
-    config = _model_config(data, settings)
+    config = model_config(data, settings)
     if not force:
         folder.refuse_finished()
     with _reproducible(settings):
@@ -249,12 +90,20 @@ def train_classifier(
 class _Run:
     """The moving parts of one run: the trainer, the history so far, and the folder."""
 
-    def __init__(self, data: Dataset, settings: TrainingSettings, config: ViTConfig, folder: RunFolder) -> None:
+    def __init__(
+        self,
+        data: Dataset | SequenceDataset,
+        settings: TrainingSettings,
+        config: ViTConfig | EncoderConfig,
+        folder: RunFolder,
+    ) -> None:
         self.data, self.settings, self.folder = data, settings, folder
         self.identity = {**settings.as_dict(), "data": data.name, "data_sha256": data.sha256}
-        self.model = SkiplessViT(config)
-        self.trainer = Trainer(self.model, data, settings)
+        self.model = build_model(config, settings)
+        kept, validation = hold_out(data, settings.validation)
+        self.trainer = Trainer(self.model, kept, settings, validation)
         self.history: list[EpochRecord] = []
+        self.best: dict[str, Any] = {}  # the weights of the chosen epoch, with patience
 
     def restart(self) -> None:
         """Write the state of epoch 0 first: an unwritable folder should show before training, not after."""
@@ -268,6 +117,7 @@ class _Run:
             self.trainer.optimizer.load_state_dict(state["optimizer"])
             self.trainer.schedule.load_state_dict(state["schedule"])
             self.history = [EpochRecord(**record) for record in state["history"]]
+            self.best = state["best"]
             _set_random_state(state["random"])
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise damaged_state(self.folder.state, "it does not fit the model") from error
@@ -275,16 +125,28 @@ class _Run:
     def train(self, observer: Observer) -> None:
         observer.begin(self.settings.epochs, self.trainer.steps, len(self.history))
         for epoch in range(len(self.history) + 1, self.settings.epochs + 1):
+            if self._has_waited():
+                return
             record = self.trainer.run_epoch(epoch, observer)
             self.history.append(record)
+            if self.settings.patience is not None and chosen_epoch(self.history, self.settings) is record:
+                self.best = {name: value.clone() for name, value in self.model.state_dict().items()}
             self._save()
             observer.epoch(record)
+
+    def _has_waited(self) -> bool:
+        """True if the validation loss has not become smaller for ``patience`` epochs."""
+        if self.settings.patience is None or not self.history:
+            return False
+        return self.history[-1].epoch - chosen_epoch(self.history, self.settings).epoch >= self.settings.patience
 
     def finish(self) -> TrainingResult:
         """Write the results; the state goes last, so that a kill in between only repeats this."""
         result = TrainingResult(self.folder, self.settings, tuple(self.history))
+        if self.best:
+            self.model.load_state_dict(self.best)
         save_checkpoint(
-            self.model.cpu().eval(),
+            finished(self.model, self.settings),
             self.folder.checkpoint,
             standardisation=self.data.standardisation,
             class_names=self.data.class_names,
@@ -292,7 +154,7 @@ class _Run:
         )
         draw_curve(result.history, self._title(), self.folder.curve)
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
-        write_metrics(self.folder.metrics, self.settings, self.data, result.history, parameters)
+        write_metrics(self.folder.metrics, self.settings, self.data, result.history, result.chosen, parameters)
         self.folder.remove_state()
         return result
 
@@ -302,6 +164,7 @@ class _Run:
             "optimizer": self.trainer.optimizer.state_dict(),
             "schedule": self.trainer.schedule.state_dict(),
             "history": [dataclasses.asdict(record) for record in self.history],
+            "best": self.best,
             "random": _random_state(),
         }
         save_state(self.folder.state, self.identity, content)
@@ -311,12 +174,6 @@ class _Run:
         extras = [name for name, on in (("skips", settings.residual), ("norm", settings.norm)) if on]
         design = " + ".join([settings.attention, *extras]) if extras else f"{settings.attention}, skipless, no norm"
         return f"{self.data.name} · {design} · depth {settings.depth} · seed {settings.seed}"
-
-
-def _model_config(data: Dataset, settings: TrainingSettings) -> ViTConfig:
-    names = ("attention", "power", "conditioning", "residual", "norm", "depth", "dim", "heads", "patch_size", "slope")
-    fields = {name: getattr(settings, name) for name in names}
-    return ViTConfig(image_size=data.image_size, channels=data.channels, classes=data.classes, **fields)
 
 
 def _check_device(device: str) -> None:

@@ -9,6 +9,9 @@ from typing import Any
 from osa_runtime.environment import usable_cores
 from osa_runtime.errors import ConfigError
 
+# "svd" is the correction of nn.spectral_conditioning; "usual" are the first weights of an ordinary ViT.
+CHOICES = {"conditioning": ("none", "spectral", "svd"), "initialisation": ("isometric", "usual")}
+
 
 @dataclasses.dataclass(frozen=True)
 class TrainingSettings:
@@ -21,18 +24,27 @@ class TrainingSettings:
     attention: str = "osa"
     power: int = 3
     conditioning: str = "none"
+    spectral_lambda: float = 1.0
+    alpha: float | None = None
     residual: bool = False
     norm: bool = False
+    activation: str = "leaky_relu"
+    slope: float | None = None
+    mlp_ratio: float = 2.0
+    initialisation: str = "isometric"
+    pool: str = "mean"
     depth: int = 8
     dim: int = 64
     heads: int = 4
     patch_size: int | None = None
-    slope: float | None = None
+    dropout: float = 0.0
     epochs: int = 20
     batch_size: int = 32
     lr: float | None = None
     weight_decay: float = 0.01
     clip: float = 1.0
+    validation: float = 0.0
+    patience: int | None = None
     seed: int = 0
     device: str = "cpu"
     threads: int | None = None
@@ -46,10 +58,24 @@ class TrainingSettings:
         _check("lr", self.lr, self.lr is None or (_finite(self.lr) and self.lr > 0), "a number above 0, such as 1e-3")
         _check("patch_size", self.patch_size, self.patch_size is None or self.patch_size >= 1, "1 or more")
         _check("threads", self.threads, self.threads is None or self.threads >= 1, "1 or more")
+        _check("dropout", self.dropout, 0 <= self.dropout < 1, "0 or more, and below 1")
+        _check("validation", self.validation, 0 <= self.validation < 1, "a share of the training images below 1")
+        _check("patience", self.patience, self.patience is None or self.patience >= 1, "a number of epochs from 1 on")
+        if self.patience is not None and not self.validation:
+            raise ConfigError(f"patience={self.patience} needs images to validate with: set validation=0.1 or so.")
+        for name, choices in CHOICES.items():
+            _check(name, getattr(self, name), getattr(self, name) in choices, " or ".join(choices))
         _check("device", self.device, self.device in ("cpu", "cuda"), "cpu or cuda")
 
-    def resolved(self, image_size: tuple[int, int]) -> TrainingSettings:
-        """The same settings with every ``None`` replaced by what suits the depth and the images."""
+    def resolved(self, image_size: tuple[int, int], *, sequences: bool = False) -> TrainingSettings:
+        """The same settings with every ``None`` replaced by what suits the depth and the data.
+
+        Sequences have a token for each of ``image_size``, and no patches to choose.
+        """
+        if sequences and (self.patch_size not in (None, 1) or self.pool != "mean"):
+            raise ConfigError("patch_size and pool are settings of models of images; leave them out for sequences.")
+        if sequences:
+            return dataclasses.replace(self, patch_size=1).resolved(image_size)
         from osa_runtime.nn.initialisation import default_slope  # here, because it imports torch
 
         patch = default_patch_size(image_size) if self.patch_size is None else self.patch_size

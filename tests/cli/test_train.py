@@ -47,15 +47,26 @@ def test_training_prints_the_figures_and_the_files(images: Path, tmp_path: Path)
 
 def test_every_option_reaches_the_settings(images: Path, tmp_path: Path) -> None:
     chosen = {
-        "attention": "polynomial", "power": 1, "conditioning": "spectral", "depth": 2, "dim": 12, "heads": 3,
-        "patch_size": 1, "slope": 0.4, "epochs": 1, "batch_size": 9, "lr": 1e-5, "weight_decay": 0.5, "clip": 0.5,
-        "seed": 5, "device": "cpu", "threads": 1,
+        "attention": "polynomial", "power": 1, "conditioning": "spectral", "alpha": 0.5, "activation": "gelu",
+        "mlp_ratio": 1.5, "pool": "cls", "depth": 2, "dim": 12, "heads": 3, "patch_size": 1, "slope": 0.4,
+        "dropout": 0.1, "epochs": 1, "batch_size": 9, "lr": 1e-5, "weight_decay": 0.5, "clip": 0.5, "validation": 0.2,
+        "patience": 2, "seed": 5, "device": "cpu", "threads": 1,
     }  # fmt: skip
     flags = [part for name, value in chosen.items() for part in (f"--{name.replace('_', '-')}", value)]
-    code, output = osa_train("--data", images, "--out", tmp_path / "run", *flags, "--residual", "--norm")
+    flags += ["--residual", "--norm", "--lambda", 0.5, "--init", "usual"]
+    code, output = osa_train("--data", images, "--out", tmp_path / "run", *flags)
     assert code == 0, output
     settings = json.loads((tmp_path / "run" / "metrics.json").read_text())["settings"]
-    assert settings == chosen | {"residual": True, "norm": True}
+    others = {"residual": True, "norm": True, "spectral_lambda": 0.5, "initialisation": "usual"}
+    assert settings == chosen | others
+
+
+def test_several_seeds_are_a_table(images: Path, tmp_path: Path) -> None:
+    code, output = osa_train("--data", images, "--out", tmp_path / "run", "--epochs", 1, "--seeds", "0, 4", *TINY)
+    assert code == 0, output
+    assert "seed epoch test accuracy 0 1 " in output
+    assert "mean " in output
+    assert (tmp_path / "run" / "seed-4" / "checkpoint").is_dir()
 
 
 @pytest.mark.parametrize(
@@ -75,6 +86,12 @@ def test_every_option_reaches_the_settings(images: Path, tmp_path: Path) -> None
         pytest.param(["digits", "--patch-size", "3"], 2, "3", id="patch that does not divide"),
         pytest.param(["digits", "--epochs", "0"], 2, "--epochs is 0", id="no epochs"),
         pytest.param(["digits", "--lr", "nan"], 2, "--lr is nan", id="NaN rate"),
+        pytest.param(["digits", "--seeds", "0,x"], 2, "--seeds 0,x: expected whole numbers", id="seeds of letters"),
+        pytest.param(["digits", "--seeds", "0,0"], 2, "expected different", id="a seed twice"),
+        pytest.param(["digits", "--patience", "2"], 2, "--patience 2 needs images", id="patience without validation"),
+        pytest.param(["digits", "--validation", "1"], 2, "--validation is 1.0", id="nothing to train on"),
+        pytest.param(["digits", "--dropout", "1"], 2, "--dropout is 1.0", id="everything dropped"),
+        pytest.param(["digits", "--pool", "max"], 2, "--pool must be one of", id="unknown pool"),
         pytest.param(["digits", "--depth", "many"], 2, "'--depth'", id="not a number"),
     ],
 )

@@ -29,7 +29,7 @@ def with_nan() -> np.ndarray[Any, Any]:
         pytest.param({"x": X, "y": Y.astype(float)}, "float64; expected one whole number", id="float labels"),
         pytest.param({"x": X, "y": np.eye(6, dtype=int)}, "expected one whole number", id="one-hot labels"),
         pytest.param({"x": X, "y": Y - 1}, "the label -1", id="negative label"),
-        pytest.param({"x": X, "y": Y * 100}, "the label 200 is too large for 6 images", id="labels with gaps"),
+        pytest.param({"x": X, "y": Y * 100}, "the label 200 is too large for 6 samples", id="labels with gaps"),
         pytest.param({"x": X, "y": Y.astype(np.uint64) + np.uint64(2**63)}, "holds the label 9", id="huge labels"),
         pytest.param({"x": X, "y": Y * 0}, "at least two classes", id="one class"),
         pytest.param({"x": X[:1], "y": Y[1:2]}, "at least 2 are needed", id="one image"),

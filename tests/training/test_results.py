@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from osa_runtime.training.loop import EpochRecord
-from osa_runtime.training.run import draw_curve
+from osa_runtime.training.run_folder import draw_curve
 
 
 def history(epochs: int) -> list[EpochRecord]:

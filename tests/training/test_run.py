@@ -11,6 +11,7 @@ import torch
 from osa_runtime.errors import (
     CheckpointError,
     ConfigError,
+    DataError,
     ExponentRangeError,
     InputError,
     MissingDependencyError,
@@ -20,9 +21,10 @@ from osa_runtime.errors import (
 from osa_runtime.models import load_checkpoint
 from osa_runtime.models.checkpoint import read_standardisation
 from osa_runtime.pixels import Standardisation
-from osa_runtime.training import Dataset, EpochRecord, TrainingSettings, train_classifier
+from osa_runtime.training import Dataset, EpochRecord, TrainingSettings, train_classifier, train_seeds
 from osa_runtime.training import run as run_module
 from osa_runtime.training.loop import Trainer
+from osa_runtime.training.validation import hold_out
 
 pytestmark = pytest.mark.slow
 
@@ -65,8 +67,21 @@ def test_a_run_leaves_results_and_no_state(images: Dataset, tiny: TrainingSettin
     assert str(tmp_path) not in json.dumps(metrics)
 
 
-def test_the_checkpoint_repeats_the_reported_accuracy(images: Dataset, tiny: TrainingSettings, tmp_path: Path) -> None:
-    result = train_classifier(images, tiny, tmp_path)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({}, id="plain"),
+        pytest.param({"conditioning": "spectral", "spectral_lambda": 0.7}, id="λI"),
+        pytest.param({"conditioning": "svd", "spectral_lambda": 0.7}, id="SVD"),
+        pytest.param({"initialisation": "usual", "activation": "gelu", "pool": "cls"}, id="usual"),
+        pytest.param({"dropout": 0.3}, id="dropout"),
+        pytest.param({"validation": 0.25, "patience": 1}, id="early stopping"),
+    ],
+)
+def test_the_checkpoint_repeats_the_reported_accuracy(
+    images: Dataset, tiny: TrainingSettings, tmp_path: Path, changes: dict[str, object]
+) -> None:
+    result = train_classifier(images, dataclasses.replace(tiny, lr=1e-2, **changes), tmp_path)
     model = load_checkpoint(tmp_path / "checkpoint")
     predicted = model(torch.as_tensor(images.x_test)).argmax(dim=1).numpy()
     assert (predicted == images.y_test).mean() == result.test_accuracy
@@ -103,6 +118,67 @@ def test_the_caller_s_torch_is_left_as_it_was(images: Dataset, tiny: TrainingSet
     train_classifier(images, dataclasses.replace(tiny, epochs=1), tmp_path)
     assert torch.equal(before, torch.get_rng_state())
     assert torch.get_deterministic_debug_mode() == 0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"conditioning": "svd"}, {"dropout": 0.5}, {"validation": 0.3, "patience": 1, "lr": 1e-6}],
+    ids=["SVD", "dropout", "early stopping"],
+)
+def test_what_training_alone_has_survives_an_interruption(
+    images: Dataset, tiny: TrainingSettings, tmp_path: Path, changes: dict[str, object]
+) -> None:
+    settings = dataclasses.replace(tiny, **changes)
+    train_classifier(images, settings, tmp_path / "straight")
+    with pytest.raises(KeyboardInterrupt):
+        train_classifier(images, settings, tmp_path / "cut", observer=Watcher(5))
+    train_classifier(images, settings, tmp_path / "cut")
+    assert weights(tmp_path / "cut") == weights(tmp_path / "straight")
+
+
+def test_early_stopping_keeps_the_epoch_with_the_smallest_validation_loss(
+    images: Dataset, tiny: TrainingSettings, tmp_path: Path
+) -> None:
+    settings = dataclasses.replace(tiny, epochs=60, lr=0.05, validation=0.25, patience=3)
+    result = train_classifier(images, settings, tmp_path)
+    losses = [record.validation_loss for record in result.history]
+    assert result.chosen.validation_loss == min(losses)
+    assert len(losses) < 60
+    assert losses.index(min(losses)) == len(losses) - 4
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    assert metrics["chosen_epoch"] == result.chosen.epoch
+    assert metrics["test_accuracy"] == result.chosen.test_accuracy
+
+
+def test_held_out_images_are_not_trained_on_and_are_the_same_for_every_seed(images: Dataset) -> None:
+    kept, held_out = hold_out(images, 0.25)
+    again = hold_out(images, 0.25)[1]
+    assert held_out is not None
+    assert again is not None
+    assert (len(kept.y_train), len(held_out.y_test)) == (36, 12)
+    assert (held_out.x_test == again.x_test).all()
+    assert not {x.tobytes() for x in held_out.x_test} & {x.tobytes() for x in kept.x_train}
+    assert hold_out(images, 0.0) == (images, None)
+    with pytest.raises(DataError, match="leaves none of the 48 training samples"):
+        hold_out(images, 0.999)
+
+
+def test_seeds_are_runs_of_their_own_and_finished_ones_are_kept(
+    images: Dataset, tiny: TrainingSettings, tmp_path: Path
+) -> None:
+    first = train_seeds(images, tiny, (3, 1), tmp_path)
+    assert [run.settings.seed for run in first.runs] == [3, 1]
+    before = weights(tmp_path / "seed-3")
+    watcher = Watcher()
+    again = train_seeds(images, tiny, (3, 1, 2), tmp_path, observer=watcher)
+    assert watcher.steps == 9
+    assert again.accuracies[:2] == first.accuracies
+    assert weights(tmp_path / "seed-3") == before
+    assert json.loads((tmp_path / "seeds.json").read_text())["mean"] == again.mean
+    with pytest.raises(InputError, match=r"finished run with other settings \(epochs was 3 and is now 2\)"):
+        train_seeds(images, dataclasses.replace(tiny, epochs=2), (3,), tmp_path)
+    with pytest.raises(InputError, match=r"seeds=1,1: expected different whole numbers"):
+        train_seeds(images, tiny, (1, 1), tmp_path)
 
 
 # 48 training images in batches of 16 are 3 steps an epoch, 9 in all.
@@ -189,7 +265,7 @@ def test_a_damaged_state_is_refused_until_forced(
 
 def test_a_state_of_another_format_is_refused(images: Dataset, tiny: TrainingSettings, tmp_path: Path) -> None:
     torch.save({"format": 99}, tmp_path / "state.pt")
-    with pytest.raises(CheckpointError, match="expected format 1"):
+    with pytest.raises(CheckpointError, match="expected format 2"):
         train_classifier(images, tiny, tmp_path)
 
 

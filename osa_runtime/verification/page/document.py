@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +51,16 @@ def _document(certificate: Certificate) -> str:
     links = tag("nav", *(tag("a", name, href=f"#{anchor}") for name, anchor, _ in sections))
     body = [summary(certificate), tag("p", rule(certificate)), cards(certificate), links]
     body += [section(name, anchor, content) for name, anchor, content in sections]
+    return whole_page(title(certificate), body)
+
+
+def whole_page(name: str, body: Sequence[object]) -> str:
+    """A page in this style, with nothing outside it."""
     head = Html(
         '<meta charset="utf-8">\n<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
     )
-    head = join([head, tag("title", title(certificate)), "\n", tag("style", Html(_style()))])
+    head = join([head, tag("title", name), "\n", tag("style", Html(_style()))])
     page = tag("html", tag("head", head), "\n", tag("body", tag("main", *body)), lang="en")
     return f"<!doctype html>\n{page}\n"
 

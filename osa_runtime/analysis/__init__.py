@@ -1,0 +1,1 @@
+"""Measures of a model from the inside: tokens through depth, attention matrices, Jacobians."""

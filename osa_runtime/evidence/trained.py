@@ -1,0 +1,103 @@
+"""Training runs of an experiment, each resumed where it was killed, and their export, checked on the whole test set."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from osa_runtime.errors import ExponentRangeError, ExportError, OsaError
+from osa_runtime.evaluation import evaluate
+from osa_runtime.evidence.runs import Bench
+from osa_runtime.exporters import export_checkpoint
+from osa_runtime.runtime.device import DeviceOptions
+from osa_runtime.training import Dataset, TrainingSettings, load_dataset, train_classifier
+from osa_runtime.training.run_folder import RunFolder
+from osa_runtime.verification import VerifyOptions, verify
+
+
+def train_once(bench: Bench, name: str, data: Dataset, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The history of a run; a run that diverged is a result, too, and ``stopped`` says why."""
+
+    def make() -> dict[str, Any]:
+        folder = RunFolder(bench.folder(name))
+        if folder.metrics.exists() and not folder.state.exists():  # killed between the run's end and this file
+            metrics = json.loads(folder.metrics.read_text(encoding="utf-8"))
+            return {"history": metrics["epochs"], "parameters": metrics["parameters"]}
+        try:
+            done = train_classifier(data, TrainingSettings(**{"threads": 1, **fields}), folder.path)
+        except OsaError as error:
+            if type(error) not in (OsaError, ExponentRangeError):  # those of training itself
+                raise
+            return {"history": [], "stopped": str(error)}
+        metrics = json.loads(folder.metrics.read_text(encoding="utf-8"))
+        return {"history": [dataclasses.asdict(epoch) for epoch in done.history], "parameters": metrics["parameters"]}
+
+    return bench.once(name, {**fields, "data": data.name, "data_sha256": data.sha256}, make)
+
+
+def accuracy(run: Mapping[str, Any]) -> float:
+    """Of the last epoch; 0 for a run that diverged."""
+    return float(run["history"][-1]["test_accuracy"]) if run["history"] else 0.0
+
+
+def deploy_once(bench: Bench, name: str, *, limit: int | None = None, verified: bool = False) -> dict[str, Any] | None:
+    """Export the trained model and compare its answers in ONNX Runtime with eager's; None if it diverged.
+
+    A model whose export is refused is a result, too: ``refused`` says why.
+    """
+    folder = bench.folder(name)
+    if not (folder / "checkpoint").exists():
+        return None
+
+    def make() -> dict[str, Any]:
+        try:
+            export_checkpoint(folder, folder / "onnx", replace=True)
+        except ExportError as error:
+            return {"refused": str(error)}
+        found = evaluate(
+            folder / "onnx", bench.data or "", folder, limit=limit, threads=1, data_folder=bench.data_folder
+        )
+        assert found.against is not None, "the checkpoint was given"
+        result: dict[str, Any] = {
+            "onnx_accuracy": found.accuracy.value,
+            "eager_accuracy": found.against.value,
+            "samples": found.accuracy.samples,
+            "differ": found.differ,
+        }
+        if verified:
+            options = VerifyOptions(DeviceOptions(threads=1), quick=True)
+            result["verdict"] = verify(folder / "onnx", folder, options).certificate.verdict
+        return result
+
+    return bench.once(f"{name}-onnx", {"limit": limit, "verified": verified}, make)
+
+
+def choose_rate(
+    bench: Bench, name: str, data: Dataset, fields: Mapping[str, Any], rates: Sequence[float]
+) -> tuple[float, dict[str, float]]:
+    """The rate with the best accuracy on ``data``, whose test images are for validation; and all accuracies."""
+    found = {rate: accuracy(train_once(bench, f"{name}-rate-{rate:g}", data, {**fields, "lr": rate})) for rate in rates}
+    return max(found, key=lambda rate: found[rate]), {f"{rate:g}": value for rate, value in found.items()}
+
+
+def training_and_validation(bench: Bench, images: int, validation: int) -> tuple[Dataset, Dataset]:
+    """Some training images with the whole test set, and the same with other training images in place of the test set.
+
+    The same images for every seed. They are standardised with the mean and deviation of all training images.
+    """
+    whole = load_dataset(bench.data, folder=bench.data_folder)
+    order = np.random.RandomState(0).permutation(len(whole.y_train))
+    chosen, held_out = order[:images], order[images : images + validation]
+    part = dataclasses.replace(
+        whole,
+        name=f"{whole.name}, {len(chosen)} training images",
+        x_train=whole.x_train[chosen],
+        y_train=whole.y_train[chosen],
+    )
+    name = f"{part.name}, {len(held_out)} for validation"
+    held_out_images = dict(x_test=whole.x_train[held_out], y_test=whole.y_train[held_out])
+    return part, dataclasses.replace(part, name=name, **held_out_images)

@@ -1,0 +1,95 @@
+"""``osa analyze`` on checkpoints and artifacts: the same figures from both, one page, and messages for bad input."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from osa_runtime.analysis.analysing import analyze
+from osa_runtime.cli.main import app
+from osa_runtime.errors import InputError
+from osa_runtime.models import SkiplessViT, ViTConfig, save_checkpoint
+
+FIGURES = ("depth", "heads", "matrices", "pictures")
+
+
+def analyzed(*arguments: object) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["analyze", *map(str, arguments)])
+    return done.exit_code, " ".join(done.output.split())
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    np.savez(tmp_path / "images.npz", x=np.random.RandomState(0).rand(5, 8, 8), y=np.arange(5))
+    return tmp_path / "images.npz"
+
+
+def test_checkpoint_and_artifact_show_the_same(exported: Callable[[str, str], Path]) -> None:
+    folder = exported("vit", "onnx")
+    eager, artifact = (analyze(path, rows=2) for path in (folder.parent / "vit", folder))
+    assert (eager.kind, artifact.kind) == ("checkpoint", "artifact")
+    for mine, theirs in zip(artifact.layers, eager.layers, strict=True):
+        assert mine.name == theirs.name
+        assert theirs.norms is not None
+        # The artifact's is a lower bound by power iteration, within some ten percent.
+        assert mine.norms == pytest.approx(theirs.norms, rel=0.15)
+        assert mine.alphas == pytest.approx(theirs.alphas, rel=1e-5)
+        assert mine.effective_rank == pytest.approx(theirs.effective_rank, rel=1e-4)
+        assert max(*mine.defects, *theirs.defects) < 1e-5
+    assert artifact.layers[0].condition is None
+    assert eager.layers[0].condition is not None
+    torch.testing.assert_close(artifact.views[0].matrices, eager.views[0].matrices, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"attention": "softmax", "residual": True, "pool": "cls"}, {"attention": "polynomial", "norm": True}],
+    ids=["osa", "softmax with a summary token", "polynomial"],
+)  # fmt: skip
+def test_the_files_of_an_analysis(fields: dict[str, object], images: Path, tmp_path: Path) -> None:
+    save_checkpoint(SkiplessViT(ViTConfig(classes=5, dim=8, depth=2, heads=2, **fields)), tmp_path / "model")  # type: ignore[arg-type]
+    code, output = analyzed(tmp_path / "model", "--data", images, "--samples", 2, "--out", tmp_path / "out")
+    assert code == 0, output
+    facts = json.loads((tmp_path / "out" / "analysis.json").read_text())
+    assert [layer["name"] for layer in facts["layers"]] == ["stack.blocks.0.attention", "stack.blocks.1.attention"]
+    assert all((tmp_path / "out" / f"{name}{suffix}").stat().st_size for name in FIGURES for suffix in (".svg", ".png"))
+    page = (tmp_path / "out" / "analysis.html").read_text(encoding="utf-8")
+    HTMLParser().feed(page)
+    assert page.count("<figure>") == len(FIGURES)
+    assert "<image" not in page  # the page's policy would not show it
+    assert "nan" not in page.lower().replace("nano", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        pytest.param(["absent", "--out", "o"], 3, "absent does not exist", id="no model"),
+        pytest.param(["model", "--out", "o", "--samples", "0"], 2, "--samples 0: expected", id="no samples"),
+        pytest.param(["model", "--out", "o", "--data", "mnits"], 3, "did you mean mnist", id="unknown data"),
+        pytest.param(["model", "--out", "file"], 3, "Cannot write", id="no place"),
+    ],
+)
+def test_bad_input_is_one_message(
+    arguments: list[str], code: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    save_checkpoint(SkiplessViT(ViTConfig(classes=5, dim=8, depth=1, heads=2)), tmp_path / "model")
+    found, output = analyzed(*arguments)
+    assert (found, message in output) == (code, True), output
+    assert "Traceback" not in output
+
+
+def test_an_artifact_without_orthogonal_attention_is_refused(tmp_path: Path) -> None:
+    from small_models import export_named
+
+    folder = export_named(tmp_path / "linear")
+    with pytest.raises(InputError, match="no layer of orthogonal attention"):
+        analyze(folder)
