@@ -96,7 +96,7 @@ def read_fingerprint(folder: Path) -> str:
         with contextlib.suppress(FileNotFoundError):
             digest.update((folder / CERTIFICATE_FILE).read_bytes())
     except OSError as error:
-        raise ArtifactError(f"{folder / MANIFEST_FILE} cannot be read: {error}") from error
+        raise ArtifactError(f"{error.filename or folder} cannot be read: {error.strerror or error}.") from error
     return digest.hexdigest()
 
 

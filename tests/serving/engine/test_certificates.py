@@ -257,3 +257,10 @@ def test_a_certificate_shows_the_orthogonality_of_its_own_model_only(folder: Pat
         layers = open_model("vit", 1, folder, ServerSettings(artifacts=(folder,))).layers
         assert layers == [{"layer": "blocks.0", "defect": 3e-7, "norm": 2.0, "squarings": 3}] * shown
     assert read_fingerprint(folder) != before  # a watching server takes a new certificate up
+
+
+def test_the_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text("{}")
+    (tmp_path / "certificate.json").mkdir()
+    with pytest.raises(ArtifactError, match=r"certificate\.json cannot be read: Is a directory"):
+        read_fingerprint(tmp_path)
