@@ -26,6 +26,8 @@ from osa_runtime.training.catalogue import KNOWN, find_known
 from osa_runtime.training.datasets import load_test_images
 from osa_runtime.training.npz import LabelledImages, check_images, check_labels
 
+__all__ = ["Accuracy", "Evaluation", "evaluate"]
+
 
 @dataclass(frozen=True)
 class Classifier:

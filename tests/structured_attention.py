@@ -21,8 +21,8 @@ KINDS = (
     "outlier",
     "constant",
     "spread",
-    "zero columns",
     "repeated columns",
+    "zero columns",
     "nothing",
 )
 

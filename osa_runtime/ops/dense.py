@@ -35,7 +35,9 @@ def skew_expm1(s: Tensor, approximant: str, squarings: int, double: bool) -> Ten
     one_batch_axis = s.reshape(-1, s.size(-2), s.size(-1))
     s2 = one_batch_axis @ one_batch_axis
     factor, count = scaling(skew_norm(s2), reach(approximant, "dense", double), squarings, double)
-    return doubled_expm1(scaled_expm1(one_batch_axis, s2, factor, approximant, double), count, squarings).reshape(s.shape)
+    return doubled_expm1(scaled_expm1(one_batch_axis, s2, factor, approximant, double), count, squarings).reshape(
+        s.shape
+    )
 
 
 def attention_expm1(q: Tensor, k: Tensor, c: Tensor, approximant: str, squarings: int, double: bool) -> Tensor:

@@ -137,7 +137,12 @@ def folded_core(
     m = torch.cat([-c * g[..., d:], c * g[..., :d]], -1)
     lengths = spectral_estimate(packed[..., :d]).square(), spectral_estimate(packed[..., d : 2 * d]).square()
     t2 = (t * t)[..., 0, 0]
-    beta = torch.maximum(t2 * lengths[0], lengths[1] / t2) * tau.square()[..., 0, 0] * scale.detach().abs() * spectral_estimate(gram)[:, None]
+    beta = (
+        torch.maximum(t2 * lengths[0], lengths[1] / t2)
+        * tau.square()[..., 0, 0]
+        * scale.detach().abs()
+        * spectral_estimate(gram)[:, None]
+    )
     return m.flatten(0, 1), w.flatten(0, 1), f.flatten(0, 1), (z, stretch, balance), beta.flatten()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from speed.contest import LEAST_ROUNDS, Contest
-from speed.models import QUICK
+from speed.model_contenders import QUICK
 
 import training
 

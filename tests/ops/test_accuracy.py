@@ -115,7 +115,7 @@ def test_nearly_parallel_in_float64() -> None:
 def test_cancellation_beyond_float64_is_an_error() -> None:
     q, v = (normal(1, 100, 8, seed=seed, dtype=torch.float64) for seed in (1, 2))
     k = q @ (normal(8, 8, seed=3, dtype=torch.float64) + normal(8, 8, seed=3, dtype=torch.float64).mT)
-    with pytest.raises(ExponentRangeError, match="cancel"):
+    with pytest.raises(ExponentRangeError, match="no digits of S"):
         orthogonal_attention(q, k, v, 1e7, form="lowrank")
 
 

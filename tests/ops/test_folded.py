@@ -96,7 +96,9 @@ def layers(draw: st.DrawFn) -> Layer:
     mask = draw(st.sampled_from((None, "right", "left", "inside", "all of one")))
     real = None if mask is None else torch.ones(2, n, dtype=torch.bool)
     if real is not None:
-        real[0, {"right": slice(n // 2, None), "left": slice(n // 2), "inside": slice(1, None, 3)}.get(mask, slice(0))] = 0
+        real[
+            0, {"right": slice(n // 2, None), "left": slice(n // 2), "inside": slice(1, None, 3)}.get(mask, slice(0))
+        ] = 0
         if mask == "all of one":
             real[1] = False
     made = Layer(x.float(), weight.flatten(0, 2), layer.out.weight.detach(), torch.ones(heads), real)
@@ -112,8 +114,10 @@ def test_right_or_none(layer: Layer) -> None:
     if out is None:
         return
     expected, norm = layer.truth()
-    size = torch.linalg.matrix_norm(layer.x.double()) if layer.mask is None else torch.linalg.matrix_norm(
-        layer.x.double().masked_fill(~layer.mask[..., None], 0.0)
+    size = (
+        torch.linalg.matrix_norm(layer.x.double())
+        if layer.mask is None
+        else torch.linalg.matrix_norm(layer.x.double().masked_fill(~layer.mask[..., None], 0.0))
     )
     error = out.double() - expected
     if layer.mask is not None:
@@ -167,7 +171,9 @@ def test_gradients_are_those_of_queries_keys_and_values() -> None:
     folded = folded_attention(x, layer.project.weight, layer.out.weight, layer.alpha / 2, mask)
     assert folded is not None
     for found, expected in zip(
-        torch.autograd.grad(folded.sin().sum(), inputs), torch.autograd.grad(layer(x, mask).sin().sum(), inputs), strict=True
+        torch.autograd.grad(folded.sin().sum(), inputs),
+        torch.autograd.grad(layer(x, mask).sin().sum(), inputs),
+        strict=True,
     ):
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
 
@@ -177,13 +183,19 @@ def test_the_layer_folds_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not folding_pays(256, 256, 64)
     assert not folding_pays(197, 384, 64)
     folded = []
-    monkeypatch.setattr("osa_runtime.nn.orthogonal.folded_attention", lambda *a: folded.append(folded_attention(*a)) or folded[-1])
+    monkeypatch.setattr(
+        "osa_runtime.nn.orthogonal.folded_attention", lambda *a: folded.append(folded_attention(*a)) or folded[-1]
+    )
     layer = OrthogonalSelfAttention(8, 2)
     for size, expected in ((100, 1), (8, 0)):
         folded.clear()
         layer(normal(1, size, 8))
         assert len(folded) == expected
-    for how in (ExponentialMethod("dense"), ExponentialMethod("lowrank", "pade"), ExponentialMethod("lowrank", squarings=4)):
+    for how in (
+        ExponentialMethod("dense"),
+        ExponentialMethod("lowrank", "pade"),
+        ExponentialMethod("lowrank", squarings=4),
+    ):
         assert not is_foldable(how)
         layer.evaluate(how)
         folded.clear()
