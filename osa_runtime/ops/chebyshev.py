@@ -13,7 +13,16 @@ import torch
 from torch import Tensor
 
 from osa_runtime.ops.approximants import plus_identity
-from osa_runtime.ops.coefficients import CHEBYSHEV_EVEN, CHEBYSHEV_ODD, CHEBYSHEV_REACH, NEAR_EVEN, NEAR_ODD, Seven, Six
+from osa_runtime.ops.coefficients import (
+    CHEBYSHEV_EVEN,
+    CHEBYSHEV_ODD,
+    CHEBYSHEV_REACH,
+    FARTHEST,
+    NEAR_EVEN,
+    NEAR_ODD,
+    Seven,
+    Six,
+)
 from osa_runtime.ops.graph_control import loop
 from osa_runtime.ops.horner import horner
 from osa_runtime.ops.values import trip_count, whole
@@ -37,14 +46,16 @@ def stepped_solution(
     c: Tensor,
     even: Seven = CHEBYSHEV_EVEN,
     reach: float = CHEBYSHEV_REACH,
+    farthest: float = FARTHEST,
 ) -> tuple[Tensor, Tensor]:
-    """J·φ₁(M)·W with the balance undone: the factors of Q and of K.
+    """J·φ₁(M)·W with the balance undone: the factors of Q and of K. NaN where the norm is out of range.
 
     With k steps, A = M/k and Y = φ₁(A)·W: Y ← Y + φ₁(A)·(W + AY), k − 1 times, is k·φ₁(M)·W. All entries of a batch
     take as many steps as the largest norm needs. y is Y/e₀.
     """
     steps = steps_needed(norm)
-    step = 1.0 / steps.to(m.dtype)
+    in_range = norm[..., None, None] <= farthest
+    step = torch.where(in_range, 1.0 / steps.to(m.dtype), torch.full_like(w[..., :1, :1], float("nan")))
     factor, first = step / reach, step * even[0]
     u = plus_identity(m2 * (factor * factor * 2.0), 1.0)
     y = chebyshev_phi1(u, w, m @ w * factor)
@@ -53,12 +64,13 @@ def stepped_solution(
     return (c * t * first) * lower, (-c * first / t) * upper
 
 
-def steps_needed(norm: Tensor, reach: float = CHEBYSHEV_REACH) -> Tensor:
-    """⌈norm/R⌉ for the largest norm, as an integer scalar of at least 1."""
+def steps_needed(norm: Tensor, reach: float = CHEBYSHEV_REACH, farthest: float = FARTHEST) -> Tensor:
+    """⌈norm/R⌉ for the largest norm in range, as an integer scalar of at least 1."""
     every = norm
     if not torch.jit.is_scripting():
         every = whole(norm)
-    return torch.ceil(every.amax() / reach).clamp(min=1.0).to(torch.int64)
+    usable = torch.where(every <= farthest, every, torch.zeros_like(every))
+    return torch.ceil(usable.amax() / reach).clamp(min=1.0).to(torch.int64)
 
 
 def chebyshev_phi1(

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from exponents import normal
+from osa_runtime.ops.chebyshev import stepped_solution, steps_needed
 from osa_runtime.ops.lowrank import core_norm, gram_core, sheared
 from osa_runtime.ops.rounding import is_in_doubt, is_lost_in_gram
 from osa_runtime.ops.scaling import largest_norm, scale_factor, squarings_needed
@@ -61,3 +63,13 @@ def test_the_bound_is_never_below_the_norm_where_it_decides(kind: str, dtype: to
             exact = size.item() * c.to(dtype).item()
             assert exact * (1 - 1e-6) <= float(norm) <= 1.6 * exact
     assert compared or kind in ("parallel", "symmetric", "constant", "outlier")
+
+
+def test_steps_are_bounded_whatever_the_norm() -> None:
+    """A graph whose branches were exchanged must not run for ever: beyond the range there is NaN, not a longer loop."""
+    m, w = normal(3, 4, 4, seed=1), normal(3, 4, 2, seed=2)
+    norm = torch.tensor([2.0, 1e18, float("inf")])
+    assert int(steps_needed(norm)) == 1
+    for_q, for_k = stepped_solution(m, m @ m, norm, w, torch.ones(3, 1, 1), torch.ones(3, 1, 1))
+    assert for_q.isnan().flatten(1).all(1).tolist() == [False, True, True]
+    assert for_k.isnan().flatten(1).all(1).tolist() == [False, True, True]
