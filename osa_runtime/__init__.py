@@ -26,7 +26,7 @@ from osa_runtime.errors import (
 )
 
 if TYPE_CHECKING:
-    from osa_runtime.evaluation import evaluate
+    from osa_runtime.evaluation import Evaluation, evaluate
     from osa_runtime.exporters import export, export_checkpoint
     from osa_runtime.models import (
         EncoderConfig,
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     )
     from osa_runtime.nn import OrthogonalSelfAttention, PolynomialSelfAttention, SoftmaxSelfAttention
     from osa_runtime.ops import attention_matrix, orthogonal_attention, skew_exponential
-    from osa_runtime.parity.evaluation import Evaluation
     from osa_runtime.pixels import Standardisation
     from osa_runtime.quantization import quantize
     from osa_runtime.runtime.session import Session, load
@@ -65,7 +64,7 @@ _HOME_OF = {
     "quantize": "osa_runtime.quantization",
     "Session": "osa_runtime.runtime.session",
     "load": "osa_runtime.runtime.session",
-    "Evaluation": "osa_runtime.parity.evaluation",
+    "Evaluation": "osa_runtime.evaluation",
     "evaluate": "osa_runtime.evaluation",
     "VerifyOptions": "osa_runtime.verification",
     "compare": "osa_runtime.verification",
