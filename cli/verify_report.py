@@ -17,9 +17,7 @@ from rich.table import Table
 from osa_runtime.errors import InputError
 
 if TYPE_CHECKING:
-    from osa_runtime.cli.verify_report import Files
     from osa_runtime.parity.certificate import CaseResult, Certificate, LayerResult, OutputResult
-if TYPE_CHECKING:
     from osa_runtime.verification.options import Run, VerifyOptions
 
 
