@@ -121,7 +121,8 @@ def test_a_package_runs_without_a_cluster(
     options = RayOptions(ServerSettings(repository=app / "models"))
     config = package_ray([artifact], app, options, RayAddresses("127.0.0.1"), name="vit").config
     with (tmp_path / "run.txt").open("w") as said:
-        command = [python_with_ray.parent / "serve", "run", config]
+        # Ctrl-C ends it; what a shell starts in the background would ignore that, and so would its children
+        command = ["env", "--default-signal=INT", python_with_ray.parent / "serve", "run", config]
         running = subprocess.Popen(command, stdout=said, stderr=said, env=ray_environment, cwd=tmp_path)
     try:
         said_so_far = (tmp_path / "run.txt").read_text

@@ -54,47 +54,21 @@ class Histogram:
 
 @dataclass(slots=True)
 class Phases:
-    """Seconds that a batch spent in its three steps."""
+    """Seconds that a batch spent in its three steps, or ``count`` batches, or the requests in them."""
 
     join: float = 0.0
     run: float = 0.0
     split: float = 0.0
+    count: int = 1
 
+    def add(self, other: Phases) -> None:
+        self.join += other.join
+        self.run += other.run
+        self.split += other.split
+        self.count += other.count
 
-class BatchStatistics:
-    """Of batches, or of the requests in them: the three steps are counted together."""
-
-    __slots__ = ("count", "phases")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.phases = Phases()
-
-    def add(self, phases: Phases) -> None:
-        total = self.phases
-        self.count += 1
-        total.join += phases.join
-        total.run += phases.run
-        total.split += phases.split
-
-    def plus(self, other: BatchStatistics) -> BatchStatistics:
-        total = BatchStatistics()
-        for part in (self, other):
-            total.add(part.phases)
-        total.count = self.count + other.count
-        return total
-
-    @property
-    def join(self) -> Duration:
-        return Duration(self.count, self.phases.join)
-
-    @property
-    def run(self) -> Duration:
-        return Duration(self.count, self.phases.run)
-
-    @property
-    def split(self) -> Duration:
-        return Duration(self.count, self.phases.split)
+    def plus(self, other: Phases) -> Phases:
+        return Phases(self.join + other.join, self.run + other.run, self.split + other.split, self.count + other.count)
 
 
 class ModelStatistics:
@@ -105,8 +79,8 @@ class ModelStatistics:
         self.success = Duration()
         self.fail = Duration()
         self.queue = Duration()
-        self.requests = BatchStatistics()
-        self.batches: dict[int, BatchStatistics] = {}
+        self.requests = Phases(count=0)
+        self.batches: dict[int, Phases] = {}
         self.failures: dict[int, int] = {}  # by status
         self.nonfinite = 0
         self.beyond_calibration = 0
@@ -138,7 +112,7 @@ class ModelStatistics:
         self.batch_rows.add(rows)
         batch = self.batches.get(rows)
         if batch is None:
-            batch = self.batches[rows] = BatchStatistics()
+            batch = self.batches[rows] = Phases(count=0)
         batch.add(phases)
 
     def add_success(self, seconds: float, waited: float, phases: Phases) -> None:

@@ -42,7 +42,7 @@ Streaming = Callable[[AsyncIterator[bytes], Metadata], AsyncGenerator[Any, None]
 class GrpcCalls(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types
     def __init__(self, engine: Engine, guard: Guard) -> None:
         self._engine = engine
-        self._service, self._health = GrpcService(engine, guard), GrpcHealth(engine)
+        self._service = GrpcService(engine, guard)
         self._longest = engine.settings.batching.timeout
         self._reflection = reflection.aio.ReflectionServicer((SERVICE, HEALTH, reflection.SERVICE_NAME))
         self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -146,16 +146,38 @@ class GrpcCalls(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no ty
 
     async def _check(self, content: bytes, metadata: Metadata) -> Any:
         """Without a token only about the server as a whole, as over REST."""
-        message = _read_control(health_pb2.HealthCheckRequest, content)
-        if message.service not in WHOLE:
+        name = _read_control(health_pb2.HealthCheckRequest, content).service
+        if name not in WHOLE:
             self._service.check(CHECK, metadata)
-        return await self._health.check(message)
+        status = self._status(name)
+        if status == Status.SERVICE_UNKNOWN:
+            raise NotFound(f"{name[:LONGEST_NAME]!r} is not a model of this server.")
+        return Status(status=status)
 
     async def _watch(self, contents: AsyncIterator[bytes], _: Metadata) -> AsyncGenerator[Any, None]:
+        """The status now and whenever it changes; a server that stops says so and ends."""
         async for content in contents:
-            async for answer in self._health.watch(_read_control(health_pb2.HealthCheckRequest, content)):
-                yield answer
+            name = _read_control(health_pb2.HealthCheckRequest, content).service
+            last, stopping = None, False
+            while not stopping:
+                status, stopping = self._status(name), self._engine.stopping
+                if status != last:
+                    yield Status(status=status)
+                    last = status
+                await asyncio.sleep(PERIOD)
             return
+
+    def _status(self, name: str) -> Any:
+        """As ``/v2/health/ready`` and ``/v2/models/NAME/ready`` have it."""
+        if name in WHOLE:
+            return Status.SERVING if self._engine.ready else Status.NOT_SERVING
+        if not self._engine.repository.knows(name):
+            return Status.SERVICE_UNKNOWN
+        try:
+            self._engine.repository.find(name)
+        except NotFound:
+            return Status.NOT_SERVING
+        return Status.NOT_SERVING if self._engine.stopping else Status.SERVING
 
     async def _reflect(self, contents: AsyncIterator[bytes], _: Metadata) -> AsyncGenerator[Any, None]:
         async def requests() -> AsyncIterator[Any]:
@@ -190,37 +212,3 @@ def _read_control(kind: Any, content: bytes) -> Any:
     if len(content) > LARGE:
         raise TooLarge(f"The message has {len(content)} bytes, expected at most {LARGE}.")
     return parse_message(kind, content, LARGE)
-
-
-class GrpcHealth:
-    """Answers to probes and load balancers, as ``/v2/health/ready`` and ``/v2/models/NAME/ready`` have them."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    async def check(self, message: Any) -> Any:
-        status = self._status(message.service)
-        if status == Status.SERVICE_UNKNOWN:
-            raise NotFound(f"{message.service[:LONGEST_NAME]!r} is not a model of this server.")
-        return Status(status=status)
-
-    async def watch(self, message: Any) -> AsyncIterator[Any]:
-        """The status now and whenever it changes; a server that stops says so and ends."""
-        last, stopping = None, False
-        while not stopping:
-            status, stopping = self._status(message.service), self._engine.stopping
-            if status != last:
-                yield Status(status=status)
-                last = status
-            await asyncio.sleep(PERIOD)
-
-    def _status(self, name: str) -> Any:
-        if name in WHOLE:
-            return Status.SERVING if self._engine.ready else Status.NOT_SERVING
-        if not self._engine.repository.knows(name):
-            return Status.SERVICE_UNKNOWN
-        try:
-            self._engine.repository.find(name)
-        except NotFound:
-            return Status.NOT_SERVING
-        return Status.NOT_SERVING if self._engine.stopping else Status.SERVING

@@ -14,7 +14,7 @@ from osa_runtime.interface import Interface, TensorSpec
 from osa_runtime.sample_inputs import usual_sizes
 from osa_runtime.serving.engine.engine import Engine
 from osa_runtime.serving.engine.model import ServedModel
-from osa_runtime.serving.engine.statistics import BatchStatistics, Duration, ModelStatistics
+from osa_runtime.serving.engine.statistics import Duration, ModelStatistics, Phases
 from osa_runtime.serving.guard import VARIABLE
 from osa_runtime.serving.protocol.tensors import PROTOCOL_NAMES
 from osa_runtime.serving.refusals import NotFound
@@ -116,12 +116,9 @@ def _model_statistics(name: str, version: int, book: ModelStatistics) -> dict[st
     }
 
 
-def _phases(batch: BatchStatistics) -> dict[str, Any]:
-    return {
-        "compute_input": _duration(batch.join),
-        "compute_infer": _duration(batch.run),
-        "compute_output": _duration(batch.split),
-    }
+def _phases(phases: Phases) -> dict[str, Any]:
+    steps = {"compute_input": phases.join, "compute_infer": phases.run, "compute_output": phases.split}
+    return {step: _duration(Duration(phases.count, seconds)) for step, seconds in steps.items()}
 
 
 def _duration(duration: Duration) -> dict[str, int]:

@@ -54,7 +54,7 @@ class _Figures(Collector):
                 lambda p: p.beyond_calibration,
             ),
             "queue_seconds": ("Time that requests waited", lambda p: p.queue.seconds),
-            "run_seconds": ("Time that the model ran", lambda p: sum(b.run.seconds for b in p.batches.values())),
+            "run_seconds": ("Time that the model ran", lambda p: sum(b.run for b in p.batches.values())),
         }
         for name, (text, read) in counters.items():
             family = CounterMetricFamily(f"osa_serve_{name}", text, labels=LABELS)
