@@ -4,7 +4,7 @@ TorchScript is ``torch.jit.script``. The bytes of its file depend on the model a
 over all that a process has compiled (``___torch_mangle_7``), writes constants in the order of a set, dates the entries
 of the archive, and stores the paths of the source files; all of that is put in order here.
 
-torch.export, ``.pt2``, has loops and branches as graph operators.
+torch.export, ``.pt2``, has loops and branches as graph operators, and none with a fixed number of squarings.
 """
 
 from __future__ import annotations

@@ -132,6 +132,14 @@ def test_a_program_for_executorch(checkpoint: Path, tmp_path: Path) -> None:
     assert {"model.pt2", "model.pte"} <= set(artifact.manifest.files)
 
 
+@pytest.mark.long  # the C++ compiler takes both cores for a minute
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of torch, about its own code
+def test_a_program_for_aotinductor(checkpoint: Path, tmp_path: Path) -> None:
+    """Its answers are compared with eager before it gets its name."""
+    artifact = export_checkpoint(checkpoint, tmp_path / "a", target="aoti", static=True, form="dense")
+    assert {"model.pt2", "compiled.pt2"} <= set(artifact.manifest.files)
+
+
 def test_lost_functions_are_recognised(tmp_path: Path) -> None:
     """As onnx's version converter loses them."""
     model = attention_model(FunctionChoice(form="dense"))
