@@ -1,8 +1,8 @@
 """A seam for exporters: let a graph show one opaque node where eager would compute.
 
 An exporter that has its own definition of the operator installs a function for the time of a trace; it receives
-q, k, v, scale, mask and the ``ExponentialMethod`` of a call, and returns the node's output. A second function may do the
-same for whole layers.
+q, k, v, scale, mask and the ``ExponentialMethod`` of a call, and returns the node's output. A second function may do
+the same for whole layers.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _active: list[tuple[int, Replacement, LayerReplacement | None]] = []
 def intercept(replacement: Replacement, layer: LayerReplacement | None = None) -> Iterator[None]:
     """While active, ``orthogonal_attention`` returns in this thread what ``replacement`` makes of its arguments.
 
-    ``layer`` does the same for ``OrthogonalSelfAttention``: it receives the input, the packed and the output weight, the
-    scale, the mask and the method, and returns None for a layer that should call ``orthogonal_attention``.
+    ``layer`` does the same for ``OrthogonalSelfAttention``: it receives the input, the packed and the output weight,
+    the scale, the mask and the method, and returns None for a layer that should call ``orthogonal_attention``.
     """
     entry = (threading.get_ident(), replacement, layer)
     _active.append(entry)

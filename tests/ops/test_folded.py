@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from exponents import normal
+from osa_runtime.exponential import ExponentialMethod
 from osa_runtime.nn import OrthogonalSelfAttention
 from osa_runtime.ops import reference
 from osa_runtime.ops.folded import centred, folded_attention, folding_pays, is_foldable
-from osa_runtime.exponential import ExponentialMethod
 
 TOKENS = ("random", "mean", "offset", "rank one", "signs", "pixels", "outlier", "feature", "constant", "zero", "few")
 WEIGHTS = ("random", "parallel keys", "blind to the mean", "unbalanced")
@@ -66,13 +66,7 @@ def tokens(kind: str, n: int, dim: int, size: float, generator: torch.Generator)
         x[:, n // 2] *= size
     if kind == "feature":
         x[..., 0] *= size
-    if kind == "constant":
-        x = direction.expand(2, n, dim).clone()
-    if kind == "zero":
-        x[0] = 0.0
-    if kind == "few":
-        x[:, :, 1:] = 0.0
-    return x
+    return {"constant": direction.expand(2, n, dim), "zero": 0 * x, "few": x * (torch.arange(dim) == 0)}.get(kind, x)
 
 
 @st.composite
@@ -96,7 +90,9 @@ def layers(draw: st.DrawFn) -> Layer:
     mask = draw(st.sampled_from((None, "right", "left", "inside", "all of one")))
     real = None if mask is None else torch.ones(2, n, dtype=torch.bool)
     if real is not None:
-        real[0, {"right": slice(n // 2, None), "left": slice(n // 2), "inside": slice(1, None, 3)}.get(mask, slice(0))] = 0
+        real[
+            0, {"right": slice(n // 2, None), "left": slice(n // 2), "inside": slice(1, None, 3)}.get(mask, slice(0))
+        ] = 0
         if mask == "all of one":
             real[1] = False
     made = Layer(x.float(), weight.flatten(0, 2), layer.out.weight.detach(), torch.ones(heads), real)
@@ -112,8 +108,10 @@ def test_right_or_none(layer: Layer) -> None:
     if out is None:
         return
     expected, norm = layer.truth()
-    size = torch.linalg.matrix_norm(layer.x.double()) if layer.mask is None else torch.linalg.matrix_norm(
-        layer.x.double().masked_fill(~layer.mask[..., None], 0.0)
+    size = (
+        torch.linalg.matrix_norm(layer.x.double())
+        if layer.mask is None
+        else torch.linalg.matrix_norm(layer.x.double().masked_fill(~layer.mask[..., None], 0.0))
     )
     error = out.double() - expected
     if layer.mask is not None:
@@ -145,7 +143,8 @@ def test_what_is_not_finite_is_not_folded(bad: float) -> None:
     assert folded_attention(x, layer.project.weight, layer.out.weight, layer.alpha) is None
     if bad != 1e30:
         out = layer(x)
-        assert bool(out[0].isfinite().all()) and bool(out[1].isnan().all())
+        assert bool(out[0].isfinite().all())
+        assert bool(out[1].isnan().all())
 
 
 def test_padding_never_reaches_a_real_token() -> None:
@@ -167,7 +166,9 @@ def test_gradients_are_those_of_queries_keys_and_values() -> None:
     folded = folded_attention(x, layer.project.weight, layer.out.weight, layer.alpha / 2, mask)
     assert folded is not None
     for found, expected in zip(
-        torch.autograd.grad(folded.sin().sum(), inputs), torch.autograd.grad(layer(x, mask).sin().sum(), inputs), strict=True
+        torch.autograd.grad(folded.sin().sum(), inputs),
+        torch.autograd.grad(layer(x, mask).sin().sum(), inputs),
+        strict=True,
     ):
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
 
@@ -177,13 +178,19 @@ def test_the_layer_folds_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not folding_pays(256, 256, 64)
     assert not folding_pays(197, 384, 64)
     folded = []
-    monkeypatch.setattr("osa_runtime.nn.orthogonal.folded_attention", lambda *a: folded.append(folded_attention(*a)) or folded[-1])
+    monkeypatch.setattr(
+        "osa_runtime.nn.orthogonal.folded_attention", lambda *a: folded.append(folded_attention(*a)) or folded[-1]
+    )
     layer = OrthogonalSelfAttention(8, 2)
     for size, expected in ((100, 1), (8, 0)):
         folded.clear()
         layer(normal(1, size, 8))
         assert len(folded) == expected
-    for how in (ExponentialMethod("dense"), ExponentialMethod("lowrank", "pade"), ExponentialMethod("lowrank", squarings=4)):
+    for how in (
+        ExponentialMethod("dense"),
+        ExponentialMethod("lowrank", "pade"),
+        ExponentialMethod("lowrank", squarings=4),
+    ):
         assert not is_foldable(how)
         layer.evaluate(how)
         folded.clear()

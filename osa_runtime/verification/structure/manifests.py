@@ -12,6 +12,7 @@ import onnx
 
 from osa_runtime.artifact import Artifact
 from osa_runtime.manifest import Manifest
+from osa_runtime.onnx_layers import with_projections
 from osa_runtime.parity.certificate import Check
 from osa_runtime.quantization.activations import measure_ranges
 from osa_runtime.quantization.calibration import read_calibration
@@ -106,8 +107,8 @@ def check_ranges(plain: Artifact, manifest: Manifest, examples: Path) -> Check:
     """Measure again on ``plain``, the fresh export that the artifact should have been quantised from."""
     known, said = read_calibration(examples, plain), manifest.quantization
     assert said is not None
-    model = onnx.load(plain.model_path)
-    selection = select(model, plain.manifest.attentions, said.kept)
+    model, attentions = with_projections(onnx.load(plain.model_path), plain.manifest.attentions)
+    selection = select(model, attentions, said.kept)
     measured = measure_ranges(model, selection.products, known.feeds)
     recorded = {} if said.calibration is None else asdict(said.calibration)
     wrong = [
