@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import onnx_ir as ir
 import torch
 from torch import Tensor, nn
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from osa_runtime.errors import ExportError
 from osa_runtime.exponential import ExponentialMethod
@@ -14,7 +15,7 @@ from osa_runtime.exporters.examples import Examples
 from osa_runtime.exporters.folding import errors_naming_layers
 from osa_runtime.exporters.functions import DOMAIN, VERSION, FunctionChoice
 from osa_runtime.exporters.settings import ExportSettings
-from osa_runtime.ops.folded import folding_pays, is_foldable
+from osa_runtime.ops.folded import fewest_tokens, is_foldable
 from osa_runtime.ops.interception import intercept
 from osa_runtime.steps import quiet
 
@@ -67,11 +68,10 @@ class Calls:
         Inlined graphs are for runtimes other than ONNX Runtime, some of which mishandle its branches.
         """
         asked, tokens = self.settings.applied_to(evaluation), x.shape[1]
-        width = weight.shape[0] // (3 * scale.shape[0])
         static: object = tokens  # a symbol where the axis is dynamic
         if self.settings.functions == "inline" or not is_foldable(asked):
             return None
-        if isinstance(static, int) and not folding_pays(static, x.shape[2], width):
+        if statically_known_true(tokens < fewest_tokens(x.shape[2], weight.shape[0] // (3 * scale.shape[0]))):
             return None
         if mask is None and self.force_mask:
             mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)

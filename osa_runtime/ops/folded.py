@@ -13,6 +13,7 @@ Dimensions: b entries, n tokens, D features, h heads of width d, m = 2d.
 
 from __future__ import annotations
 
+import math
 from typing import Optional  # TorchScript reads these annotations and does not support X | Y
 
 import torch
@@ -39,12 +40,14 @@ def is_foldable(how: ExponentialMethod) -> bool:
     return how.form != "dense" and how.approximant != "pade" and not how.is_fixed
 
 
-def folding_pays(tokens: int, dim: int, width: int, margin: float = FOLDED_MARGIN) -> bool:
-    """True if T and X·T take fewer multiply-adds than queries, keys, values and their way through the core.
+def folding_pays(tokens: int, dim: int, width: int) -> bool:
+    """True if T and X·T take fewer multiply-adds than queries, keys, values and their way through the core."""
+    return tokens >= fewest_tokens(dim, width)
 
-    2ND² + 3D³ + 8D²d against 4ND² + 7NDd.
-    """
-    return tokens * (2 * dim + 7 * width) >= margin * dim * (3 * dim + 8 * width)
+
+def fewest_tokens(dim: int, width: int, margin: float = FOLDED_MARGIN) -> int:
+    """The N from which on the layer folds: 2ND² + 3D³ + 8D²d against 4ND² + 7NDd."""
+    return math.ceil(margin * dim * (3 * dim + 8 * width) / (2 * dim + 7 * width))
 
 
 def folded_attention(
