@@ -94,7 +94,8 @@ def errors_naming_layers(module: nn.Module, retrace: Callable[[], torch.export.E
     it is the layer of that node, which ``retrace`` finds by capturing the program again.
     """
     entered: list[str] = []
-    handles = [_watch(layer, path, entered) for path, layer in module.named_modules() if path]
+    whole = {part for layer in module.modules() for part in _parts_without_hooks(layer)}
+    handles = [_watch(layer, path, entered) for path, layer in module.named_modules() if path and layer not in whole]
     try:
         yield
     except OsaError:
@@ -107,6 +108,12 @@ def errors_naming_layers(module: nn.Module, retrace: Callable[[], torch.export.E
     finally:
         for handle in handles:
             handle()
+
+
+def _parts_without_hooks(layer: nn.Module) -> Iterator[nn.Module]:
+    """The projections of an attention layer: it may run as a whole, but not around hooks. They cannot fail alone."""
+    if isinstance(layer, OrthogonalSelfAttention):
+        yield from (part for part in layer.children() if type(part) in (PackedProjection, nn.Linear))
 
 
 def _watch(layer: nn.Module, path: str, entered: list[str]) -> Callable[[], None]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import onnx_ir as ir
 import torch
 from torch import Tensor, nn
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from osa_runtime.errors import ExportError
 from osa_runtime.exponential import ExponentialMethod
@@ -14,10 +15,11 @@ from osa_runtime.exporters.examples import Examples
 from osa_runtime.exporters.folding import errors_naming_layers
 from osa_runtime.exporters.functions import DOMAIN, VERSION, FunctionChoice
 from osa_runtime.exporters.settings import ExportSettings
+from osa_runtime.ops.folded import fewest_tokens, is_foldable
 from osa_runtime.ops.interception import intercept
 from osa_runtime.steps import quiet
 
-NODE = f"{DOMAIN}::OrthogonalAttention"
+NODE, LAYER_NODE = f"{DOMAIN}::OrthogonalAttention", f"{DOMAIN}::OrthogonalSelfAttention"
 
 
 @dataclass
@@ -52,6 +54,41 @@ class Calls:
             )
         )
         return _node(q, k, v, scale, mask)
+
+    def layer(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        out: Tensor,
+        scale: Tensor,
+        mask: Tensor | None,
+        evaluation: ExponentialMethod,
+    ) -> Tensor | None:
+        """One node for the layer where it may be folded; None for one that keeps its projections as nodes.
+
+        Inlined graphs are for runtimes other than ONNX Runtime, some of which mishandle its branches.
+        """
+        asked, tokens = self.settings.applied_to(evaluation), x.shape[1]
+        static: object = tokens  # a symbol where the axis is dynamic
+        if self.settings.functions == "inline" or not is_foldable(asked):
+            return None
+        if statically_known_true(tokens < fewest_tokens(x.shape[2], weight.shape[0] // (3 * scale.shape[0]))):
+            return None
+        if mask is None and self.force_mask:
+            mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+        self.choices.add(
+            FunctionChoice(
+                form="lowrank" if isinstance(static, int) else asked.form,
+                masked=mask is not None,
+                counted=True,
+                any_type=any(one.dtype != torch.float32 for one in (x, weight, out, scale)),
+                layered=True,
+                sized=not isinstance(static, int),
+            )
+        )
+        inputs = (x, weight.mT, out.mT, scale) if mask is None else (x, weight.mT, out.mT, scale, mask)
+        shape = (*x.shape[:2], out.shape[0])
+        return torch.onnx.ops.symbolic(LAYER_NODE, inputs, dtype=x.dtype, shape=shape, version=VERSION)
 
 
 def _resolved_form(asked: ExponentialMethod, q: Tensor) -> str:
@@ -95,7 +132,12 @@ def _common(choices: set[FunctionChoice]) -> FunctionChoice | None:
         return None
     _demand_one("approximant", {choice.approximant for choice in choices})
     _demand_one("squarings", {str(choice.squarings) for choice in choices})
-    one = replace(min(choices, key=lambda choice: choice.form), any_type=any(choice.any_type for choice in choices))
+    one = replace(
+        min(choices, key=lambda choice: choice.form),
+        any_type=any(choice.any_type for choice in choices),
+        layered=any(choice.layered for choice in choices),
+        sized=any(choice.layered and choice.sized for choice in choices),
+    )
     if len({choice.form for choice in choices}) == 1:
         return one
     return replace(one, form="lowrank" if one.is_fixed else "auto")
@@ -113,7 +155,7 @@ def _trace(module: nn.Module, examples: Examples, calls: Calls) -> ir.Model:
     def program() -> torch.export.ExportedProgram:
         return torch.export.export(module, examples.tensors, dynamic_shapes=examples.shapes(module))
 
-    with intercept(calls.replacement), torch.no_grad(), quiet(), errors_naming_layers(module, program):
+    with intercept(calls.replacement, calls.layer), torch.no_grad(), quiet(), errors_naming_layers(module, program):
         captured = torch.onnx.export(
             module,
             examples.tensors,

@@ -19,6 +19,7 @@ class FunctionChoice(ExponentialMethod):
     """The choice of function definitions. ``form`` auto decides in the graph by N and d.
 
     ``counted`` adds a second output to OrthogonalAttention, the number of squarings that the data needed.
+    ``layered`` adds OrthogonalSelfAttention, the whole layer; if ``sized``, the graph decides whether to fold it.
     Without ``any_type`` the definition takes float32 alone. That saves casts, which not all runtimes remove.
 
     A fixed number of squarings leaves no control flow in the graph: no Loop, and a low-rank core that is always in
@@ -30,6 +31,8 @@ class FunctionChoice(ExponentialMethod):
     any_type: bool = True
     counted: bool = False
     core: str = "float64"
+    layered: bool = False
+    sized: bool = True
 
     @property
     def evaluation(self) -> ExponentialMethod:

@@ -9,6 +9,7 @@ from osa_runtime.exporters.functions.approximants import approximant_functions
 from osa_runtime.exporters.functions.attention import attention_functions
 from osa_runtime.exporters.functions.choice import DOMAIN, VERSION, FunctionChoice
 from osa_runtime.exporters.functions.dense import dense_functions
+from osa_runtime.exporters.functions.folded import folded_functions
 from osa_runtime.exporters.functions.lowrank import lowrank_functions
 from osa_runtime.exporters.functions.portable import constants_as_tensors, in_float32
 from osa_runtime.exporters.functions.rounding import rounding_functions
@@ -26,7 +27,10 @@ def build_functions(choice: FunctionChoice, opset: int = 18) -> list[onnx.Functi
     if choice.core == "float32":
         in_float32(functions)
     functions += attention_functions(choice)
-    needed = _reachable({f.name: f for f in functions}, {"OrthogonalAttention", "SkewExponential"})
+    if choice.layered:
+        functions += folded_functions(choice)
+    roots = {"OrthogonalAttention", "OrthogonalSelfAttention", "SkewExponential"}
+    needed = _reachable({f.name: f for f in functions}, roots)
     return [_finished(f, opset) for f in functions if f.name in needed]
 
 

@@ -87,8 +87,9 @@ class OrthogonalSelfAttention(ProjectedAttention):
         weight, scale = self.project.effective_weight(), self.alpha / self.project.width**0.5
         if is_intercepted():
             return intercepted_layer(x, weight, self.out.weight, scale, mask, self.evaluation())
-        sizes = x.size(1), self.project.dim, self.project.width
-        if not (is_foldable(self.evaluation()) and folding_pays(*sizes)) or _is_recorded(x):
+        if _is_recorded(x) or not is_foldable(self.evaluation()):  # first: sizes that a program records have no value
+            return None
+        if not folding_pays(x.size(1), self.project.dim, self.project.width):
             return None
         whole = folded_attention(x.float(), weight.float(), self.out.weight.float(), scale.float(), mask)
         return None if whole is None else whole.to(x.dtype)

@@ -4,8 +4,8 @@ Queries, keys and values are linear in X, so everything of length N is X itself.
 
     G_h = W_F,h·C·W_F,hᵀ,   W_h = W_F,h·C·W_V,hᵀ,   T = Σ_h (W_V,hᵀ + W_F,hᵀ·J·φ₁(G_h·J)·W_h)·W_O,hᵀ
 
-X is centred first, X = X₀ + 1·μᵀ, and what the mean adds to G is brought down by a symplectic scaling, which leaves S as
-it is (``README.md``): tokens that are dominated by their mean, as after a one-sided activation, then cost no digits.
+X is centred first, X = X₀ + 1·μᵀ, and what the mean adds to G is brought down by a symplectic scaling, which leaves S
+as it is (``README.md``): tokens that are dominated by their mean, as after a one-sided activation, then cost no digits.
 Where others would be lost, there is no folded map, and the layer takes queries, keys and values.
 
 Dimensions: b entries, n tokens, D features, h heads of width d, m = 2d.
@@ -13,6 +13,7 @@ Dimensions: b entries, n tokens, D features, h heads of width d, m = 2d.
 
 from __future__ import annotations
 
+import math
 from typing import Optional  # TorchScript reads these annotations and does not support X | Y
 
 import torch
@@ -39,12 +40,14 @@ def is_foldable(how: ExponentialMethod) -> bool:
     return how.form != "dense" and how.approximant != "pade" and not how.is_fixed
 
 
-def folding_pays(tokens: int, dim: int, width: int, margin: float = FOLDED_MARGIN) -> bool:
-    """True if T and X·T take fewer multiply-adds than queries, keys, values and their way through the core.
+def folding_pays(tokens: int, dim: int, width: int) -> bool:
+    """True if T and X·T take fewer multiply-adds than queries, keys, values and their way through the core."""
+    return tokens >= fewest_tokens(dim, width)
 
-    2ND² + 3D³ + 8D²d against 4ND² + 7NDd.
-    """
-    return tokens * (2 * dim + 7 * width) >= margin * dim * (3 * dim + 8 * width)
+
+def fewest_tokens(dim: int, width: int, margin: float = FOLDED_MARGIN) -> int:
+    """The N from which on the layer folds: 2ND² + 3D³ + 8D²d against 4ND² + 7NDd."""
+    return math.ceil(margin * dim * (3 * dim + 8 * width) / (2 * dim + 7 * width))
 
 
 def folded_attention(
@@ -113,8 +116,8 @@ def folded_core(
 ) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, Tensor, Tensor], Tensor]:
     """M = GJ and W of the scaled F̃ = [tQ, K/t]·R, its mean f, what leads back from F̃ to F, and β: one batch axis b·h.
 
-    R = I + Z·Λ·Zᵀ shrinks the direction f̂ of the mean by 1/τ and stretches its conjugate Jf̂ by τ; R·J·R = J, so that S is
-    the same. τ makes both of one size.
+    R = I + Z·Λ·Zᵀ shrinks the direction f̂ of the mean by 1/τ and stretches its conjugate Jf̂ by τ; R·J·R = J, so that S
+    is the same. τ makes both of one size.
     """
     d, count = _width(packed), count[:, None]
     g, w, f, s = _gram_of_heads(gram, mean, rest, packed)
@@ -169,7 +172,7 @@ def _balance(g: Tensor, f: Tensor, s: Tensor, count: Tensor, four_ln2: float = F
 def _mean_scaling(
     g: Tensor, f: Tensor, count: Tensor, tiny: float, most: float = LARGEST_MEAN_SCALING
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Z = [f̂, Jf̂] (b, h, m, 2), Λ = [1/τ − 1, τ − 1] (b, h, 1, 2) and τ (b, h, 1, 1), a power of two.
+    """Z = [f̂, Jf̂] (b, h, m, 2), Λ = [1/τ − 1, τ − 1] (b, h, 1, 2) and τ (b, h, 1, 1).
 
     τ⁴ = N·|f|²/⟨Jf̂, G·Jf̂⟩, the ratio of the two lengths squared.
     """
@@ -179,7 +182,7 @@ def _mean_scaling(
     z = torch.cat([along, torch.cat([lower, -upper], -1)], -2).mT
     spread = (z[..., 1:] * (g @ z[..., 1:])).sum(-2, True)
     ratio = torch.log2((count * square).clamp(min=tiny)) - torch.log2(spread.clamp(min=tiny))
-    tau = torch.exp2(torch.round(ratio / 4).clamp(min=0.0, max=most))
+    tau = torch.exp2((ratio / 4).clamp(min=0.0, max=most))
     return z, torch.cat([1 / tau - 1, tau - 1], -1), tau
 
 
@@ -199,7 +202,7 @@ def is_in_folded_doubt(
 ) -> Tensor:
     """True for heads that exceed the digits or the range of float32, NaN included.
 
-    As ``rounding.is_in_doubt``, but C is rounded before the weights narrow it: β = |c|·‖W_F·R‖²·‖C‖ in place of one ‖M‖.
+    As ``rounding.is_in_doubt``, but C is rounded before the weights narrow it: β = |c|·‖W_F·R‖²·‖C‖ replaces one ‖M‖.
     """
     size = spectral_estimate(m)
     sound = torch.maximum(size, beta) * size.square() / norm.clamp(min=1.0) <= limit

@@ -13,8 +13,9 @@ from osa_runtime.artifact import MANIFEST_FILE, Artifact, describe_files
 from osa_runtime.atomic import atomic_folder, check_apart, check_replaceable
 from osa_runtime.environment import package_versions
 from osa_runtime.errors import InputError
-from osa_runtime.manifest import Manifest, Quantization
+from osa_runtime.manifest import AttentionCall, Manifest, Quantization
 from osa_runtime.onnx_files import LARGEST_SINGLE_FILE, weight_bytes, weight_files
+from osa_runtime.onnx_layers import with_projections
 from osa_runtime.parity.comparison import Metrics
 from osa_runtime.quantization.activations import (
     Calibration,
@@ -81,18 +82,18 @@ def quantize(
         with steps.step("read the calibration"):
             examples = read_calibration(Path(calibration), source)
     with steps.step("read the model"):
-        before = onnx.load(source.model_path)
-        selection = select(before, source.manifest.attentions, settings.keep)
+        before, attentions = with_projections(onnx.load(source.model_path), source.manifest.attentions)
+        selection = select(before, attentions, settings.keep)
         if examples is not None:
             _check_answers(source, examples)
     with steps.step("quantise"):
         known = _ranges(before, selection, settings, examples, ranges)
         after = _rewritten(before, selection, settings, known)
-        check_rewriting(before, after, selection, source.manifest.attentions)
+        check_rewriting(before, after, selection, attentions)
     with atomic_folder(out, replace=replace, marker=MANIFEST_FILE) as folder:
         with steps.step("write the model"):
             description = _description(source, selection, settings, examples, known)
-            manifest = _write(after, folder, source, description, settings)
+            manifest = _write(after, folder, source, attentions, description, settings)
         with steps.step("check the model"):
             check_file(folder / source.model_path.name)
         with steps.step("compare with the source"):
@@ -176,7 +177,12 @@ def _rewritten(
 
 
 def _write(
-    model: onnx.ModelProto, folder: Path, source: Artifact, description: Quantization, settings: QuantizeSettings
+    model: onnx.ModelProto,
+    folder: Path,
+    source: Artifact,
+    attentions: tuple[AttentionCall, ...],
+    description: Quantization,
+    settings: QuantizeSettings,
 ) -> Manifest:
     path = folder / source.model_path.name
     outside = bool(weight_files(source.model_path))
@@ -185,7 +191,9 @@ def _write(
     else:
         onnx.save(model, path)
     files = describe_files(folder)
-    manifest = dataclasses.replace(source.manifest, dtype=settings.dtype, files=files, quantization=description)
+    manifest = dataclasses.replace(
+        source.manifest, dtype=settings.dtype, files=files, attentions=attentions, quantization=description
+    )
     return _write_manifest(folder, manifest)
 
 

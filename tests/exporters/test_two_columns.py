@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -19,19 +20,21 @@ from torch import Tensor
 import osa_runtime.ops
 from exponents import normal, relative_error
 from osa_runtime.exporters import FunctionChoice, build_functions
-from osa_runtime.ops import approximants, chebyshev, dense, lowrank, rounding, scaling
+from osa_runtime.nn import OrthogonalSelfAttention
+from osa_runtime.ops import approximants, chebyshev, dense, folded, lowrank, rounding, scaling
 from osa_runtime.ops.coefficients import CHEBYSHEV_REACH, FARTHEST, FLOAT64_AMPLIFICATION, LARGEST_TERMS
 
 D, E, N = 8, 5, 40
 POLYNOMIAL, PADE = FunctionChoice(form="auto"), FunctionChoice(approximant="pade")
 TYPES = {torch.float32: TensorProto.FLOAT, torch.float64: TensorProto.DOUBLE, torch.int64: TensorProto.INT64}
+TYPES[torch.bool] = TensorProto.BOOL
 
 
 def exported(name: str, *inputs: Tensor, outputs: int = 1, choice: FunctionChoice = POLYNOMIAL) -> list[Tensor]:
     """The outputs of one ai.osa function in ONNX Runtime."""
     functions = build_functions(choice)
     feeds = {f"x{i}": x.numpy() for i, x in enumerate(inputs)}
-    given = [helper.make_tensor_value_info(f"x{i}", TYPES[x.dtype], x.shape) for i, x in enumerate(inputs)]
+    given = [helper.make_tensor_value_info(f"x{i}", TYPES[x.dtype], [None] * x.dim()) for i, x in enumerate(inputs)]
     made = [onnx.ValueInfoProto(name=f"y{i}") for i in range(outputs)]
     node = helper.make_node(name, list(feeds), [value.name for value in made], domain="ai.osa")
     model = helper.make_model(
@@ -174,15 +177,21 @@ def test_the_whole_change(norm: float) -> None:
     agree(lowrank.lowrank_change(q, k, v, c, "taylor", -1, False, True), change, 40 * max(1.0, norm))
 
 
-MODULES = ("approximants", "attention", "chebyshev", "dense", "lowrank", "rounding", "scaling")
+MODULES = ("approximants", "attention", "chebyshev", "dense", "folded", "lowrank", "rounding", "scaling")
 # Names of ONNX alone: variants of a definition, and steps that eager writes in place.
 ALONE = {"Change", "MeanOfDiagonal", "SkewFourths", "TwiceIdentity", "Float32Attention", "Float64Change", "IsDouble"}
+ALONE |= {"OrthogonalSelfAttention", "Float32SelfAttention", "PackedByHead", "OnGrid", "Diagonal", "BalanceOfHeads"}
+ALONE |= {"MeanScaling", "Merged", "FoldedSolution", "QueriesKeysValues", "WithPadding"}
 
 
 def test_names_and_files_are_the_same() -> None:
     folder = Path(osa_runtime.ops.__file__).parent
     names = {name.replace("_", "").lower() for module in MODULES for name in _functions(module)}
-    found = {f.name for choice in (POLYNOMIAL, PADE) for f in build_functions(choice)}
+    found = {
+        f.name
+        for choice in (POLYNOMIAL, PADE, FunctionChoice(masked=True, layered=True))
+        for f in build_functions(choice)
+    }
     assert all((folder / f"{module}.py").exists() for module in MODULES)
     assert {name for name in found - ALONE if name.lower() not in names} == set()
     readme = (folder / "README.md").read_text()
@@ -192,3 +201,78 @@ def test_names_and_files_are_the_same() -> None:
 def _functions(module: str) -> Sequence[str]:
     found = vars(importlib.import_module(f"osa_runtime.ops.{module}"))
     return [name for name, value in found.items() if isinstance(value, Callable)]  # type: ignore[arg-type]
+
+
+LAYERED = FunctionChoice(form="auto", any_type=False, layered=True)
+
+
+@pytest.mark.parametrize("offset", [0.0, 30.0])
+def test_the_folded_layer(offset: float) -> None:
+    x = normal(2, N, 12) + offset * normal(12, seed=1)
+    weight, out, scale = normal(36, 12, seed=2), normal(12, 12, seed=3), torch.tensor([1e-4, 3e-4])
+    packed = weight.reshape(2, -1, 12).mT
+    ours = folded.centred(x, None)
+    theirs = exported("Centred", x, outputs=4, choice=LAYERED)
+    for mine, found in zip(ours[:2], theirs, strict=False):
+        torch.testing.assert_close(found, mine, rtol=1e-6, atol=1e-6)
+    x0, mean, rest, count = ours
+    gram = x0.mT @ x0
+    m, w, f, (z, stretch, balance), beta = folded.folded_core(gram, mean, rest, count, packed, scale)
+    found = exported("FoldedCore", gram, mean, rest, count, packed, scale, outputs=7, choice=LAYERED)
+    mine = (m, w, f, z.flatten(0, 1), (z * stretch).flatten(0, 1), balance.flatten(0, 1), beta[:, None, None])
+    for ours_one, theirs_one in zip(mine, found, strict=True):
+        one = theirs_one.expand(2, 2, -1, -1).flatten(0, 1)
+        torch.testing.assert_close(one, ours_one, rtol=0, atol=2e-6 * float(ours_one.abs().max()))
+    norm = lowrank.core_norm(m @ m)
+    for limit in (1e-3, 1e3):  # of the amplification, by way of M
+        large = m * limit
+        doubt = folded.is_in_folded_doubt(large, w, norm, beta, gram)
+        (found_doubt,) = exported(
+            "IsInFoldedDoubt",
+            *(one.unflatten(0, (2, 2)) for one in (large, w, norm[:, None, None], beta[:, None, None])),
+            gram,
+            choice=LAYERED,
+        )
+        assert torch.equal(found_doubt.flatten() > 0.5, doubt)
+    y = normal(4, 12, 6, seed=4)
+    scaled = (z, stretch, balance)
+    rows = (y.unflatten(0, (2, 2)), f.unflatten(0, (2, 2)), z, z * stretch, balance, mean, packed, out.mT)
+    for a, b in zip(
+        folded.folded_map(y, f, scaled, mean, packed, out),
+        exported("FoldedMap", *rows, outputs=2, choice=LAYERED),
+        strict=True,
+    ):
+        torch.testing.assert_close(b, a, rtol=1e-5, atol=1e-5 * float(a.abs().max()))
+
+
+@pytest.mark.parametrize("tokens", [1, 40, 100, 300, 1000])
+def test_folding_pays(tokens: int) -> None:
+    weight, scale = torch.zeros(32, 96), torch.zeros(4)
+    (found,) = exported("FoldingPays", torch.zeros(1, tokens, 32), weight, scale, choice=LAYERED)
+    assert bool(found) is folded.folding_pays(tokens, 32, 8)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("kind", ["few", "near", "steps", "mean", "doubt", "nan"])
+def test_the_layer_is_eager(kind: str, masked: bool) -> None:
+    torch.manual_seed(0)
+    tokens = 12 if kind == "few" else 160
+    layer = OrthogonalSelfAttention(16, 2, alpha={"steps": 0.05, "doubt": 0.02}.get(kind, 0.005))
+    x = normal(3, tokens, 16) + (10.0 if kind == "mean" else 0.0) * normal(16, seed=1)
+    if kind == "doubt":
+        x[1, 3] *= 100.0
+    if kind == "nan":
+        x[1, 3, 2] = float("nan")
+    mask = torch.arange(tokens) < torch.tensor([[tokens], [tokens - 5], [1]]) if masked else None
+    inputs = (x, layer.project.weight.detach().mT, layer.out.weight.detach().mT, layer.alpha.detach() / 8**0.5)
+    choice = replace(LAYERED, masked=masked, counted=True)
+    if kind in ("steps", "nan"):  # sizes that are known
+        choice = replace(choice, form="lowrank", sized=False)
+    given = inputs if mask is None else (*inputs, mask)
+    found, squarings = exported("OrthogonalSelfAttention", *given, outputs=2, choice=choice)
+    expected = layer(x, mask).detach()
+    assert int(squarings) >= 0
+    assert torch.equal(found.isnan().flatten(1).any(1), expected.isnan().flatten(1).any(1))
+    torch.testing.assert_close(
+        found, expected, rtol=0, atol=2e-6 * float(expected.nan_to_num().abs().max()), equal_nan=True
+    )

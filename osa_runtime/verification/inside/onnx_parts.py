@@ -16,13 +16,14 @@ import onnx
 from onnx import TensorProto
 
 from osa_runtime.errors import RunError
-from osa_runtime.exporters.functions import DOMAIN
 from osa_runtime.interface import TensorSpec
 from osa_runtime.manifest import AttentionCall
 from osa_runtime.onnx_files import input_specs, read_onnx, readable_errors, reads
+from osa_runtime.onnx_layers import ATTENTION, DOMAIN, LAYER, is_layer
 from osa_runtime.runtime.onnx_session import EXTERNAL_DATA_FOLDER, error_text
 from osa_runtime.runtime.session import Session
 from osa_runtime.verification.inside.model_parts import Array, Calls, Core, Glue, ModelParts, Written
+from osa_runtime.verification.inside.onnx_layers import LayerNode
 from osa_runtime.verification.inside.onnx_slicing import GraphIndex
 
 MOST_KEPT, MOST_KEPT_WEIGHTS = 32, 2**20  # sessions of parts, and the weights of a model of which more than one is kept
@@ -46,12 +47,13 @@ class OnnxParts(ModelParts):
         with readable_errors(path):
             self._index = GraphIndex(read_onnx(path))
         self._specs = input_specs(self._index.model)
-        present = set(self._index.maker) | set(self._index.inputs)
+        present = {*self._index.maker, *self._index.inputs, *self._index.weights}
         self._calls = _labelled(
             call
             for call in _nodes_of_attention(self._index) or calls
             if {call.output, *call.inputs[:3], *call.inputs[4:]} <= present
         )
+        self._layers: dict[str, LayerNode] = {}
         self._boundaries = _boundaries(self._index, self._calls)
         self.units = tuple(self._boundaries)
         self.attentions = tuple(sorted(self._calls, key=lambda name: self._index.maker[self._calls[name].output]))
@@ -150,6 +152,33 @@ class OnnxParts(ModelParts):
         return all(bool(np.isfinite(array).all()) for array in arrays)
 
     def cores_of(self, attentions: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Core]:
+        layers = {name: self._layer_core(name, feeds) for name in attentions if self._is_layer(name)}
+        others = [name for name in attentions if name not in layers]
+        found = self._cores_of_calls(others, feeds) if others else {}
+        return {name: layers[name] if name in layers else found[name] for name in attentions}
+
+    def _is_layer(self, name: str) -> bool:
+        return is_layer(self._index.nodes[self._index.maker[self._calls[name].output]])
+
+    def _layer(self, name: str) -> LayerNode:
+        if name not in self._layers:
+            if self._index.weight_count > MOST_KEPT_WEIGHTS:
+                self._layers.clear()
+            call = self._calls[name]
+            node, element = self._index.nodes[self._index.maker[call.output]], self._index.types[call.inputs[0]]
+            self._layers[name] = LayerNode(node, self._index.model, element, self._start)
+        return self._layers[name]
+
+    def _layer_core(self, name: str, feeds: Mapping[str, Array]) -> Core:
+        names = self._calls[name].inputs
+        made = [value for value in names if value in self._index.maker]
+        values = dict(feeds) | (dict(zip(made, self._run({}, feeds, made), strict=True)) if made else {})
+        for value in (set(names) & set(self._index.weights)) - set(values):
+            values[value] = onnx.numpy_helper.to_array(self._index.weights[value], str(self._folder))
+        x, weight, _, scale, *mask = (values[value] for value in names)
+        return self._layer(name).core(x, weight, scale, mask[0] if mask else None)
+
+    def _cores_of_calls(self, attentions: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Core]:
         wanted = [self._named(self._calls[name]) for name in attentions]
         counts = [self._calls[name].squarings for name in attentions]
         counts = [value if value in self._index.maker else None for value in counts]
@@ -166,6 +195,8 @@ class OnnxParts(ModelParts):
         }
 
     def apply_attention(self, attention: str, core: Core, v: Array) -> Array:
+        if self._is_layer(attention):
+            return self._layer(attention).applied(core, v)
         call = self._named(self._calls[attention])
         known = {call["q"]: core.q, call["k"]: core.k, call["v"]: v}
         if core.mask is not None and "mask" in call:
@@ -200,6 +231,7 @@ class OnnxParts(ModelParts):
 
     def close(self) -> None:
         self._sessions.clear()
+        self._layers.clear()
 
     def _named(self, call: AttentionCall) -> dict[str, str]:
         """q, k, v, scale, mask and out by their names in the graph; a scale that is a constant is left out."""
@@ -260,7 +292,7 @@ def _zeros(spec: TensorSpec, sizes: Mapping[str, int]) -> Array:
 
 
 def _nodes_of_attention(index: GraphIndex) -> list[AttentionCall]:
-    nodes = [node for node in index.nodes if node.domain == DOMAIN and node.op_type == "OrthogonalAttention"]
+    nodes = [node for node in index.nodes if node.domain == DOMAIN and node.op_type in (ATTENTION, LAYER)]
     return [AttentionCall(node.name.rpartition("/")[0], tuple(node.input), *node.output[:2]) for node in nodes]
 
 

@@ -20,6 +20,7 @@ from osa_runtime.exporters.manifest_entries import versions
 from osa_runtime.exporters.settings import ExportSettings
 from osa_runtime.formats import FORMATS
 from osa_runtime.manifest import Manifest
+from osa_runtime.onnx_layers import with_projections
 from osa_runtime.parity.certificate import STRUCTURE_CHECK, Check
 from osa_runtime.quantization.activations import measure_ranges, read_calibration
 from osa_runtime.quantization.weights import select
@@ -258,8 +259,8 @@ def check_ranges(plain: Artifact, manifest: Manifest, examples: Path) -> Check:
     """Measure again on ``plain``, the fresh export that the artifact should have been quantised from."""
     known, said = read_calibration(examples, plain), manifest.quantization
     assert said is not None
-    model = onnx.load(plain.model_path)
-    selection = select(model, plain.manifest.attentions, said.kept)
+    model, attentions = with_projections(onnx.load(plain.model_path), plain.manifest.attentions)
+    selection = select(model, attentions, said.kept)
     measured = measure_ranges(model, selection.products, known.feeds)
     recorded = {} if said.calibration is None else asdict(said.calibration)
     wrong = [

@@ -1,0 +1,350 @@
+"""The whole layer as one function: folded into X·T where that is faster and no digits are lost, else by Q, K and V."""
+
+# functions have the names that they have in the graph
+from __future__ import annotations
+
+import math
+
+import onnx
+from onnxscript import opset18 as op
+from onnxscript import script
+
+from osa_runtime.exporters.functions.choice import FunctionChoice, osa
+from osa_runtime.ops.coefficients import (
+    FARTHEST,
+    FLOAT32_AMPLIFICATION,
+    FOLDED_MARGIN,
+    FOUR_LN2,
+    LARGEST_MEAN_SCALING,
+    LEAST_SQUARE,
+    MEAN_SAMPLE,
+    NEAR_REACH,
+    TINY_SQUARE,
+)
+
+FLOAT = onnx.TensorProto.FLOAT
+LN2 = math.log(2.0)
+DESCRIPTION = """exp(S)·V·W_O of all heads, from x (batch, N, D): orthogonal self-attention (arXiv 2602.05996).
+
+weight: (D, heads·3d), the columns [W_Q W_K W_V] head by head; out: (heads·d, D); scale: (heads,). {mask}
+"""
+MASKED = "mask: boolean (batch, N), True for real tokens."
+
+
+@script(osa, default_opset=op)
+def FoldingPays(x, weight, scale):
+    """True if T and X·T take fewer multiply-adds than queries, keys, values and their way through the core."""
+    tokens, dim = op.Split(op.Cast(op.Shape(x, start=1), to=FLOAT), num_outputs=2)
+    columns = op.Cast(op.Shape(weight, start=1), to=FLOAT)
+    width = columns / op.Cast(op.Shape(scale), to=FLOAT) / 3.0
+    cost = dim * (3.0 * dim + 8.0 * width) * FOLDED_MARGIN
+    return op.Squeeze(tokens * (2.0 * dim + 7.0 * width) >= cost)
+
+
+@script(osa, default_opset=op)
+def PackedByHead(weight, scale):
+    """The columns [W_Q W_K W_V] of each head, (heads, D, 3d)."""
+    shape = op.Concat(op.Constant(value_ints=[0]), op.Shape(scale), op.Constant(value_ints=[-1]), axis=0)
+    return op.Transpose(op.Reshape(weight, shape), perm=[1, 0, 2])
+
+
+@script(osa, default_opset=op)
+def OnGrid(mean, deviation):
+    """The mean, rounded to about half of the deviation (b, 1, 1)."""
+    grid = op.Pow(op.Constant(value_float=2.0), op.Floor(op.Log(deviation) / LN2) - 1.0)
+    return op.Where(deviation > 0.0, op.Round(mean / grid) * grid, mean)
+
+
+@script(osa, default_opset=op)
+def Centred(x):
+    """X₀ = X − 1·μᵀ, the rough mean μ and the sum of X₀'s rows, each (b, 1, D), and their number (1)."""
+    tokens = op.Shape(x, start=1, end=2)
+    rows = op.Constant(value_ints=[1])
+    mean = op.ReduceMean(x, rows)
+    places = op.Range(0, MEAN_SAMPLE, 1) * tokens / MEAN_SAMPLE
+    apart = op.Gather(x, places, axis=1) - mean
+    deviation = op.Sqrt(op.ReduceMean(apart * apart, op.Constant(value_ints=[1, 2])))
+    rough = osa.OnGrid(mean, deviation)
+    x0 = x - rough
+    return x0, rough, op.ReduceSum(x0, rows), op.Cast(tokens, to=FLOAT)
+
+
+@script(osa, default_opset=op)
+def CentredOfReal(x, mask):
+    """X₀ = X − 1·μᵀ with padded rows at zero, μ and the sum of X₀'s rows, (b, 1, D), and their number (b, 1, 1)."""
+    real = op.Unsqueeze(mask, op.Constant(value_ints=[-1]))
+    rows = op.Constant(value_ints=[1])
+    weights = op.Cast(real, to=FLOAT)
+    count = op.ReduceSum(weights, rows)
+    zero = op.Constant(value_float=0.0)
+    mean = op.ReduceSum(op.Where(real, x, zero), rows) / op.Max(count, op.Constant(value_float=1.0))
+    places = op.Range(0, MEAN_SAMPLE, 1) * op.Shape(x, start=1, end=2) / MEAN_SAMPLE
+    here = op.Gather(real, places, axis=1)
+    apart = op.Where(here, op.Gather(x, places, axis=1) - mean, zero)
+    squares = op.ReduceSum(op.ReduceMean(apart * apart, op.Constant(value_ints=[2])), rows)
+    found = op.ReduceSum(op.Cast(here, to=FLOAT), rows)
+    rough = osa.OnGrid(mean, op.Sqrt(squares / op.Max(found, op.Constant(value_float=1.0))))
+    x0 = op.Where(real, x - rough, zero)
+    return x0, rough, op.ReduceSum(x0, rows), count
+
+
+@script(osa, default_opset=op)
+def Diagonal(x):
+    """The diagonal of square matrices (b, h, n, n) as rows (b, h, 1, n)."""
+    row = op.Reshape(x, op.Constant(value_ints=[0, 0, 1, -1]))
+    end = op.Constant(value_ints=[9223372036854775807])
+    return op.Slice(row, op.Constant(value_ints=[0]), end, op.Constant(value_ints=[-1]), op.Shape(x, start=-1) + 1)
+
+
+@script(osa, default_opset=op)
+def BalanceOfHeads(g, f, s, count):
+    """The factors [t … 1/t] (b, h, m, 1) that balance Q and K, and t (b, h, 1, 1), a power of two."""
+    q_squares, k_squares = op.Split(osa.Diagonal(g) + (count * f + 2.0 * s) * f, axis=-1, num_outputs=2)
+    q_size = op.ReduceMean(q_squares, op.Constant(value_ints=[-1]))
+    k_size = op.ReduceMean(k_squares, op.Constant(value_ints=[-1]))
+    usable = op.And(q_size > 0.0, k_size > 0.0)
+    ratio = op.Where(usable, op.Log(k_size) - op.Log(q_size), op.Constant(value_float=0.0))
+    t = op.Pow(op.Constant(value_float=2.0), op.Round(ratio / FOUR_LN2))
+    half = op.Concat(op.Shape(q_squares, start=-1), op.Constant(value_ints=[1]), axis=0)
+    ones = op.Expand(op.Constant(value_float=1.0), half)
+    return op.Concat(t * ones, ones / t, axis=-2), t
+
+
+@script(osa, default_opset=op)
+def MeanScaling(g, f, count):
+    """Z = [f̂, Jf̂] (b, h, m, 2), Λ = [1/τ − 1, τ − 1] (b, h, 1, 2) and τ (b, h, 1, 1)."""
+    tiny = op.Constant(value_float=TINY_SQUARE)
+    square = op.ReduceSum(f * f, op.Constant(value_ints=[-1]))
+    along = f / op.Max(op.Sqrt(square), tiny)
+    upper, lower = op.Split(along, axis=-1, num_outputs=2)
+    across = op.Concat(lower, op.Neg(upper), axis=-1)
+    spread = op.ReduceSum(op.MatMul(across, g) * across, op.Constant(value_ints=[-1]))
+    ratio = (op.Log(op.Max(count * square, tiny)) - op.Log(op.Max(spread, tiny))) / (4.0 * LN2)
+    tau = op.Pow(op.Constant(value_float=2.0), op.Clip(ratio, 0.0, LARGEST_MEAN_SCALING))
+    z = op.Transpose(op.Concat(along, across, axis=-2), perm=[0, 1, 3, 2])
+    return z, op.Concat(1.0 / tau - 1.0, tau - 1.0, axis=-1), tau
+
+
+@script(osa, default_opset=op)
+def FoldedCore(gram, mean, rest, count, packed, scale):
+    """M = GJ and W of the scaled F̃ = [tQ, K/t]·R, its mean f, what leads back from F̃ to F, and β (b, h, 1, 1)."""
+    columns = op.Shape(packed, start=-1)
+    m = columns / 3 * 2
+    queries_keys, _values = op.Split(packed, op.Concat(m, columns - m, axis=0), axis=-1)
+    gram_by_head = op.Unsqueeze(gram, op.Constant(value_ints=[1]))
+    mapped = op.Transpose(op.MatMul(gram_by_head, queries_keys), perm=[0, 1, 3, 2])
+    g_plain, w_plain = op.Split(op.MatMul(mapped, packed), op.Concat(m, columns - m, axis=0), axis=-1)
+    sums = op.Unsqueeze(op.Concat(mean, rest, axis=1), op.Constant(value_ints=[1]))
+    f_row, s_row = op.Split(op.MatMul(sums, packed), axis=-2, num_outputs=2)
+    f_plain, f_values = op.Split(f_row, op.Concat(m, columns - m, axis=0), axis=-1)
+    s_plain, s_values = op.Split(s_row, op.Concat(m, columns - m, axis=0), axis=-1)
+    number = op.Reshape(count, op.Constant(value_ints=[-1, 1, 1, 1]))
+    balance, t = osa.BalanceOfHeads(g_plain, f_plain, s_plain, number)
+    across = op.Transpose(balance, perm=[0, 1, 3, 2])
+    g = g_plain * balance * across
+    w = w_plain * balance
+    z, stretch, tau = osa.MeanScaling(g, f_plain * across, number)
+    z_rows = op.Transpose(z, perm=[0, 1, 3, 2])
+    f = f_plain * across / tau
+    s_balanced = s_plain * across
+    s = s_balanced + op.MatMul(op.MatMul(s_balanced, z) * stretch, z_rows)
+    gz = op.MatMul(g, z)
+    low = gz * stretch + 0.5 * op.MatMul(z * stretch, op.MatMul(z_rows, gz) * stretch)
+    f_column = op.Transpose(f, perm=[0, 1, 3, 2])
+    s_column = op.Transpose(s, perm=[0, 1, 3, 2])
+    left = op.Concat(z, f_column, axis=-1)
+    right = op.Concat(low, s_column + 0.5 * number * f_column, axis=-1)
+    turned = op.Transpose(op.Concat(right, left, axis=-1), perm=[0, 1, 3, 2])
+    g_scaled = g + op.MatMul(op.Concat(left, right, axis=-1), turned)
+    added = op.Concat(op.MatMul(z_rows, w), s_values + number * f_values, f_values, axis=-2)
+    w_scaled = w + op.MatMul(op.Concat(z * stretch, f_column, s_column, axis=-1), added)
+    c = op.Unsqueeze(scale, op.Constant(value_ints=[-2, -1]))
+    g_q, g_k = op.Split(g_scaled, axis=-1, num_outputs=2)
+    q_weights, k_weights = op.Split(op.Unsqueeze(queries_keys, op.Constant(value_ints=[0])), axis=-1, num_outputs=2)
+    q_length = osa.SpectralEstimate(q_weights) * t
+    k_length = osa.SpectralEstimate(k_weights) / t
+    length = op.Max(q_length, k_length) * tau
+    beta = length * length * op.Abs(c) * osa.SpectralEstimate(gram_by_head)
+    return op.Concat(op.Neg(c) * g_k, c * g_q, axis=-1), w_scaled, f, z, z * stretch, balance, beta
+
+
+@script(osa, default_opset=op)
+def IsInFoldedDoubt(m, w, norm, beta, gram):
+    """1 where float32 loses digits or range, else 0; written so that NaN is in doubt. (b, h, 1, 1)"""
+    size = osa.SpectralEstimate(m)
+    sizes = op.ReduceSum(w * w, op.Constant(value_ints=[-2, -1])) * 0.0
+    sound = (
+        op.Max(size, beta) * size * size / op.Max(norm, op.Constant(value_float=1.0)) + sizes <= FLOAT32_AMPLIFICATION
+    )
+    largest = op.ReduceMax(osa.Diagonal(op.Unsqueeze(gram, op.Constant(value_ints=[1]))), keepdims=0)
+    in_range = op.Or(largest >= LEAST_SQUARE, op.Not(largest > 0.0))
+    return op.Where(op.And(sound, in_range), op.Constant(value_float=0.0), op.Constant(value_float=1.0))
+
+
+@script(osa, default_opset=op)
+def Merged(x):
+    """(b, h, n, d) → (b, n, h·d)."""
+    return op.Reshape(op.Transpose(x, perm=[0, 2, 1, 3]), op.Constant(value_ints=[0, 0, -1]))
+
+
+@script(osa, default_opset=op)
+def FoldedMap(y, f, z, z_stretched, balance, mean, packed, out):
+    """T (b, D, D), and the row (b, 1, D) that the mean token becomes, from Y = J·φ₁(M)·W of each head."""
+    columns = op.Shape(packed, start=-1)
+    m = columns / 3 * 2
+    queries_keys, values = op.Split(packed, op.Concat(m, columns - m, axis=0), axis=-1)
+    row = op.MatMul(op.Unsqueeze(mean, op.Constant(value_ints=[1])), values) + op.MatMul(f, y)
+    z_rows = op.Transpose(z, perm=[0, 1, 3, 2])
+    unscaled = balance * (y + op.MatMul(z_stretched, op.MatMul(z_rows, y)))
+    folded = values + op.MatMul(queries_keys, unscaled)
+    return op.MatMul(osa.Merged(folded), out), op.MatMul(osa.Merged(row), out)
+
+
+@script(osa, default_opset=op)
+def QueriesKeysValues(x, weight, scale):
+    """Q, K and V, each (b, h, N, d)."""
+    shape = op.Concat(op.Constant(value_ints=[0, 0]), op.Shape(scale), op.Constant(value_ints=[-1]), axis=0)
+    rows = op.Transpose(op.Reshape(op.MatMul(x, weight), shape), perm=[0, 2, 1, 3])
+    q, k, v = op.Split(rows, axis=-1, num_outputs=3)
+    return q, k, v
+
+
+@script(osa, default_opset=op)
+def Unmasked(x, weight, out, scale):
+    packed = osa.PackedByHead(weight, scale)
+    nothing = op.Constant(value_float=0.0)
+    if osa.FoldingPays(x, weight, scale):
+        x0, mean, rest, count = osa.Centred(x)
+        gram = op.MatMul(op.Transpose(x0, perm=[0, 2, 1]), x0)
+        m, w, f, z, z_stretched, balance, beta = osa.FoldedCore(gram, mean, rest, count, packed, scale)
+        m2 = op.MatMul(m, m)
+        norm = osa.CoreNorm(m2)
+        near = op.Where(norm <= NEAR_REACH, op.Constant(value_float=0.0), op.Constant(value_float=1.0))
+        far = op.Where(norm <= FARTHEST, near, op.Constant(value_float=2.0))
+        method = op.ReduceMax(op.Max(far, 2.0 * osa.IsInFoldedDoubt(m, w, norm, beta, gram)), keepdims=0)
+    else:
+        x0, mean, m, w, f, z = nothing, nothing, nothing, nothing, nothing, nothing
+        z_stretched, balance, m2, norm = nothing, nothing, nothing, nothing
+        method = op.Constant(value_float=2.0)
+    if method > 1.5:
+        q, k, v = osa.QueriesKeysValues(x, weight, scale)
+        mixed, squarings = osa.OrthogonalAttention(q, k, v, scale)
+        result = op.MatMul(osa.Merged(mixed), out)
+    else:
+        y = osa.FoldedSolution(method, m, m2, norm, w, op.Unsqueeze(scale, op.Constant(value_ints=[-2, -1])))
+        folded, row = osa.FoldedMap(y, f, z, z_stretched, balance, mean, packed, out)
+        result = op.MatMul(x0, folded) + row
+        squarings = op.Constant(value_int=0)
+    return result, squarings
+
+
+@script(osa, default_opset=op)
+def FoldedSolution(method, m, m2, norm, w, c):
+    """J·φ₁(M)·W in float32: near, or in steps."""
+    one = op.Constant(value_float=1.0)
+    if method > 0.5:
+        step_q, step_k = osa.SteppedSolution(m, m2, norm, w, one, c)
+        y = op.Concat(step_q, step_k, axis=-2)
+    else:
+        near_q, near_k = osa.NearSolution(m, m2, w, one, c)
+        y = op.Concat(near_q, near_k, axis=-2)
+    return y
+
+
+@script(osa, default_opset=op)
+def WithPadding(result, x, mask, weight, out, scale):
+    """The result with padded rows as exp(S), the identity on them, leaves them: their values, through W_O."""
+    places = op.Transpose(op.NonZero(op.Not(mask)))
+    columns = op.Shape(weight, start=1) / op.Shape(scale) / 3
+    packed = osa.PackedByHead(weight, scale)
+    _queries_keys, values = op.Split(packed, op.Concat(columns * 2, columns, axis=0), axis=-1)
+    merged = op.Reshape(op.Transpose(values, perm=[1, 0, 2]), op.Constant(value_ints=[0, -1]))
+    rows = op.MatMul(op.MatMul(op.GatherND(x, places), merged), out)
+    return op.ScatterND(result, places, rows)
+
+
+@script(osa, default_opset=op)
+def Masked(x, weight, out, scale, mask):
+    packed = osa.PackedByHead(weight, scale)
+    nothing = op.Constant(value_float=0.0)
+    if osa.FoldingPays(x, weight, scale):
+        x0, mean, rest, count = osa.Centred(x, mask)
+        gram = op.MatMul(op.Transpose(x0, perm=[0, 2, 1]), x0)
+        m, w, f, z, z_stretched, balance, beta = osa.FoldedCore(gram, mean, rest, count, packed, scale)
+        m2 = op.MatMul(m, m)
+        norm = osa.CoreNorm(m2)
+        near = op.Where(norm <= NEAR_REACH, op.Constant(value_float=0.0), op.Constant(value_float=1.0))
+        far = op.Where(norm <= FARTHEST, near, op.Constant(value_float=2.0))
+        method = op.ReduceMax(op.Max(far, 2.0 * osa.IsInFoldedDoubt(m, w, norm, beta, gram)), keepdims=0)
+    else:
+        x0, mean, m, w, f, z = nothing, nothing, nothing, nothing, nothing, nothing
+        z_stretched, balance, m2, norm = nothing, nothing, nothing, nothing
+        method = op.Constant(value_float=2.0)
+    if method > 1.5:
+        q, k, v = osa.QueriesKeysValues(x, weight, scale)
+        mixed, squarings = osa.OrthogonalAttention(q, k, v, scale, op.Unsqueeze(mask, op.Constant(value_ints=[1])))
+        result = op.MatMul(osa.Merged(mixed), out)
+    else:
+        y = osa.FoldedSolution(method, m, m2, norm, w, op.Unsqueeze(scale, op.Constant(value_ints=[-2, -1])))
+        folded, row = osa.FoldedMap(y, f, z, z_stretched, balance, mean, packed, out)
+        result = osa.WithPadding(op.MatMul(x0, folded) + row, x, mask, weight, out, scale)
+        squarings = op.Constant(value_int=0)
+    return result, squarings
+
+
+@script(osa, default_opset=op)
+def UnmaskedOfAnyType(x, weight, out, scale):
+    weight32, out32 = op.Cast(weight, to=FLOAT), op.Cast(out, to=FLOAT)
+    result, squarings = osa.Float32SelfAttention(op.Cast(x, to=FLOAT), weight32, out32, op.Cast(scale, to=FLOAT))
+    return op.CastLike(result, x), squarings
+
+
+@script(osa, default_opset=op)
+def MaskedOfAnyType(x, weight, out, scale, mask):
+    weight32, out32 = op.Cast(weight, to=FLOAT), op.Cast(out, to=FLOAT)
+    result, squarings = osa.Float32SelfAttention(op.Cast(x, to=FLOAT), weight32, out32, op.Cast(scale, to=FLOAT), mask)
+    return op.CastLike(result, x), squarings
+
+
+def folded_functions(choice: FunctionChoice) -> list[onnx.FunctionProto]:
+    parts = (
+        FoldingPays,
+        PackedByHead,
+        OnGrid,
+        CentredOfReal if choice.masked else Centred,
+        Diagonal,
+        BalanceOfHeads,
+        MeanScaling,
+        FoldedCore,
+        IsInFoldedDoubt,
+        Merged,
+        FoldedMap,
+        FoldedSolution,
+        QueriesKeysValues,
+        WithPadding,
+        Masked if choice.masked else Unmasked,
+    )
+    protos = [f.to_function_proto() for f in parts]
+    protos[3].name = "Centred"
+    core = protos[-1]
+    if not choice.sized:
+        _always_fold(core)
+    if choice.any_type:
+        core.name, core.doc_string = "Float32SelfAttention", "OrthogonalSelfAttention in float32."
+        protos.append((MaskedOfAnyType if choice.masked else UnmaskedOfAnyType).to_function_proto())
+    protos[-1].name = "OrthogonalSelfAttention"
+    protos[-1].doc_string = DESCRIPTION.format(mask=MASKED if choice.masked else "")
+    return protos
+
+
+def _always_fold(function: onnx.FunctionProto) -> None:
+    """Put the nodes of the folded core in the place of the choice by sizes, where a fixed size has decided it."""
+    choice = next(node for node in function.node if node.op_type == "If")
+    taken = next(attribute.g for attribute in choice.attribute if attribute.name == "then_branch")
+    inside = [*taken.node]
+    for made, name in zip(taken.output, choice.output, strict=True):
+        inside.append(onnx.helper.make_node("Identity", [made.name], [name]))
+    nodes = [part for node in function.node for part in (inside if node is choice else [node])]
+    kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes if node.op_type != "FoldingPays"]
+    del function.node[:]
+    function.node.extend(kept)

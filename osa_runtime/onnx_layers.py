@@ -1,0 +1,86 @@
+"""Layers of orthogonal attention that are one node of an ONNX graph, and the same with their projections as nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from osa_runtime.manifest import AttentionCall
+
+DOMAIN, LAYER, ATTENTION = "ai.osa", "OrthogonalSelfAttention", "OrthogonalAttention"
+
+
+def is_layer(node: onnx.NodeProto) -> bool:
+    """True for a node with the inputs x, weight, out, scale and perhaps mask."""
+    return node.domain == DOMAIN and node.op_type == LAYER
+
+
+def with_projections(
+    model: onnx.ModelProto, calls: Sequence[AttentionCall]
+) -> tuple[onnx.ModelProto, tuple[AttentionCall, ...]]:
+    """The model and its calls with the products of each layer in the graph, where their weights can be rewritten."""
+    if not any(map(is_layer, model.graph.node)):
+        return model, tuple(calls)
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    sizes = {tensor.name: list(tensor.dims) for tensor in model.graph.initializer}
+    shapes: dict[str, list[int]] = {}
+    del result.graph.node[:]
+    for node in model.graph.node:
+        result.graph.node.extend(_written_out(node, sizes, shapes) if is_layer(node) else [node])
+    result.graph.initializer.extend(numpy_helper.from_array(np.array(v, np.int64), k) for k, v in shapes.items())
+    _drop_unused_functions(result)
+    found = {node.name.rpartition("/")[0]: node for node in result.graph.node if node.op_type == ATTENTION}
+    return result, tuple(_call(call, found[call.name]) if call.name in found else call for call in calls)
+
+
+def _written_out(
+    node: onnx.NodeProto, sizes: dict[str, list[int]], shapes: dict[str, list[int]]
+) -> Iterable[onnx.NodeProto]:
+    x, weight, out, scale, *mask = node.input
+    base = node.name.rpartition("/")[0]
+    packed, rows, heads = f"{base}.project/MatMul", f"{base}.project/Reshape", f"{base}.project/Transpose"
+    shapes[f"{rows}.shape"] = [0, 0, sizes[scale][0], sizes[weight][1] // sizes[scale][0]]
+    shapes[f"{base}/Reshape.shape"], shapes[f"{base}/Unsqueeze.axes"] = [0, 0, -1], [1]
+    parts = [f"{base}.project/Split", f"{base}.project/Split.1", f"{base}.project/Split.2"]
+    attended, turned, merged = (f"{base}/{name}" for name in (ATTENTION, "Transpose", "Reshape"))
+    yield helper.make_node("MatMul", [x, weight], [packed], packed)
+    yield helper.make_node("Reshape", [packed, f"{rows}.shape"], [rows], rows)
+    yield helper.make_node("Transpose", [rows], [heads], heads, perm=[0, 2, 1, 3])
+    yield helper.make_node("Split", [heads], parts, parts[0], axis=-1, num_outputs=3)
+    if mask:
+        yield helper.make_node("Unsqueeze", [mask[0], f"{base}/Unsqueeze.axes"], [f"{base}/Unsqueeze"])
+        mask = [f"{base}/Unsqueeze"]
+    outputs = [attended, *node.output[1:]]
+    yield helper.make_node(ATTENTION, [*parts, scale, *mask], outputs, attended, domain=DOMAIN)
+    yield helper.make_node("Transpose", [attended], [turned], turned, perm=[0, 2, 1, 3])
+    yield helper.make_node("Reshape", [turned, f"{base}/Reshape.shape"], [merged], merged)
+    yield helper.make_node("MatMul", [merged, out], [node.output[0]], f"{base}.out/MatMul")
+
+
+def _call(call: AttentionCall, node: onnx.NodeProto) -> AttentionCall:
+    return AttentionCall(call.name, tuple(node.input), node.output[0], call.squarings, call.scale)
+
+
+def _drop_unused_functions(model: onnx.ModelProto) -> None:
+    functions = {function.name: function for function in model.functions}
+    waiting, needed = list(_called(model.graph.node)), set[str]()
+    while waiting:
+        name = waiting.pop()
+        if name in functions and name not in needed:
+            needed.add(name)
+            waiting += _called(functions[name].node)
+    kept = [function for function in model.functions if function.name in needed]
+    del model.functions[:]
+    model.functions.extend(kept)
+
+
+def _called(nodes: Iterable[onnx.NodeProto]) -> Iterable[str]:
+    for node in nodes:
+        if node.domain == DOMAIN:
+            yield node.op_type
+        for attribute in node.attribute:
+            yield from _called(attribute.g.node)
