@@ -73,11 +73,10 @@ def made_exports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def threads_as_they_were() -> Iterator[None]:
-    """The number of torch's threads belongs to the process: whoever leaves another one slows everything after it."""
+    """The number of torch's threads belongs to the process: a test that leaves another one slows all that follow."""
     yield
-    if sys.modules.get("torch") is not None:  # None where a test has made it impossible to import
-        import torch
-
+    torch = sys.modules.get("torch")  # None where a test hides it
+    if torch is not None and hasattr(torch, "set_num_threads"):
         left = torch.get_num_threads()
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
         assert left == torch.get_num_threads(), f"{left} threads of torch are left"
