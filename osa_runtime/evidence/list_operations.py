@@ -11,6 +11,7 @@ import random
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -59,7 +60,7 @@ def expression(length: int, generator: random.Random, depth: int = DEEPEST) -> l
 def write_list_operations(path: Path, train: int, test: int, longest: int, seed: int = 0) -> None:
     """An .npz for ``osa train --model encoder``, with sequences from a quarter of ``longest`` to ``longest``."""
     generator = random.Random(seed)
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for suffix, count in (("", train), ("_test", test)):
         made = [expression(generator.randint(max(3, longest // 4), longest), generator) for _ in range(count)]
         x = np.zeros((count, longest), np.int64)
