@@ -136,7 +136,7 @@ def _overlay(axes: Any, weights: Any, shape: tuple[int, int]) -> None:
     tall, wide = shape[0] / weights.shape[0], shape[1] / weights.shape[1]
     largest = float(weights.max()) or 1.0
     for row, column in np.ndindex(weights.shape):
-        style = dict(fc="#d55e00", ec="none", alpha=float(0.75 * weights[row, column] / largest))
+        style: dict[str, Any] = dict(fc="#d55e00", ec="none", alpha=float(0.75 * weights[row, column] / largest))
         axes.add_patch(Rectangle((column * wide, row * tall), wide, tall, **style))
 
 

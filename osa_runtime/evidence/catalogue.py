@@ -48,6 +48,9 @@ EXPERIMENTS = {
         ),
         KnownExperiment("depth", "depth", "How deep can a skipless model be and still train?", OSA, "10 min", "digits"),
         KnownExperiment(
+            "length", "length", "What do long sequences of variable length cost, and are they learnt?", OSA, "30 min"
+        ),
+        KnownExperiment(
             "quantisation",
             "quantisation",
             "Do skipless models lose less with few bits?",

@@ -46,11 +46,13 @@ def reproduce(
 
     from osa_runtime.benchmarking.machine import describe_machine
     from osa_runtime.evidence.report import write_report
+    from osa_runtime.runtime.torch_session import torch_threads
 
     bench = Bench(name, folder, quick, tell or (lambda _: None), known.data, Path(data_folder) if data_folder else None)
     bench.open()
     experiment = known.load()
-    outcome = experiment.run(bench)
+    with torch_threads(1):  # models are small: a second thread would wait for other programs at every operator
+        outcome = experiment.run(bench)
     verdicts = tuple(claim.judge(outcome.measured, quick) for claim in experiment.claims(known.name))
     machine = describe_machine()
     facts = {

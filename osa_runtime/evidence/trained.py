@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,12 @@ from osa_runtime.evaluation import evaluate
 from osa_runtime.evidence.runs import Bench
 from osa_runtime.exporters import export_checkpoint
 from osa_runtime.runtime.device import DeviceOptions
-from osa_runtime.training import Dataset, TrainingSettings, load_dataset, train_classifier
+from osa_runtime.training import Dataset, SequenceDataset, TrainingSettings, load_dataset, train_classifier
 from osa_runtime.training.run_folder import RunFolder
 from osa_runtime.verification import VerifyOptions, verify
 
 
-def train_once(bench: Bench, name: str, data: Dataset, fields: Mapping[str, Any]) -> dict[str, Any]:
+def train_once(bench: Bench, name: str, data: Dataset | SequenceDataset, fields: Mapping[str, Any]) -> dict[str, Any]:
     """The history of a run; a run that diverged is a result, too, and ``stopped`` says why."""
 
     def make() -> dict[str, Any]:
@@ -44,10 +45,19 @@ def accuracy(run: Mapping[str, Any]) -> float:
     return float(run["history"][-1]["test_accuracy"]) if run["history"] else 0.0
 
 
-def deploy_once(bench: Bench, name: str, *, limit: int | None = None, verified: bool = False) -> dict[str, Any] | None:
+def deploy_once(
+    bench: Bench,
+    name: str,
+    *,
+    data: str | Path | None = None,
+    limit: int | None = None,
+    verified: bool = False,
+    **options: Any,
+) -> dict[str, Any] | None:
     """Export the trained model and compare its answers in ONNX Runtime with eager's; None if it diverged.
 
-    A model whose export is refused is a result, too: ``refused`` says why.
+    ``data`` is that of the experiment, unless it is given; ``options`` are those of the export. A model whose export is
+    refused is a result, too: ``refused`` says why.
     """
     folder = bench.folder(name)
     if not (folder / "checkpoint").exists():
@@ -55,11 +65,11 @@ def deploy_once(bench: Bench, name: str, *, limit: int | None = None, verified: 
 
     def make() -> dict[str, Any]:
         try:
-            export_checkpoint(folder, folder / "onnx", replace=True)
+            export_checkpoint(folder, folder / "onnx", replace=True, **options)
         except ExportError as error:
             return {"refused": str(error)}
         found = evaluate(
-            folder / "onnx", bench.data or "", folder, limit=limit, threads=1, data_folder=bench.data_folder
+            folder / "onnx", data or bench.data or "", folder, limit=limit, threads=1, data_folder=bench.data_folder
         )
         assert found.against is not None, "the checkpoint was given"
         result: dict[str, Any] = {
@@ -69,11 +79,11 @@ def deploy_once(bench: Bench, name: str, *, limit: int | None = None, verified: 
             "differ": found.differ,
         }
         if verified:
-            options = VerifyOptions(DeviceOptions(threads=1), quick=True)
-            result["verdict"] = verify(folder / "onnx", folder, options).certificate.verdict
+            quick = VerifyOptions(DeviceOptions(threads=1), quick=True)
+            result["verdict"] = verify(folder / "onnx", folder, quick).certificate.verdict
         return result
 
-    return bench.once(f"{name}-onnx", {"limit": limit, "verified": verified}, make)
+    return bench.once(f"{name}-onnx", {"limit": limit, "verified": verified, **options}, make)
 
 
 def choose_rate(
@@ -99,5 +109,5 @@ def training_and_validation(bench: Bench, images: int, validation: int) -> tuple
         y_train=whole.y_train[chosen],
     )
     name = f"{part.name}, {len(held_out)} for validation"
-    held_out_images = dict(x_test=whole.x_train[held_out], y_test=whole.y_train[held_out])
+    held_out_images: dict[str, Any] = dict(x_test=whole.x_train[held_out], y_test=whole.y_train[held_out])
     return part, dataclasses.replace(part, name=name, **held_out_images)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from osa_runtime.errors import ExponentRangeError, OsaError
 from osa_runtime.training.datasets import Dataset
+from osa_runtime.training.optimizers import make_optimizers
 from osa_runtime.training.sequences import SequenceDataset
 from osa_runtime.training.settings import TrainingSettings
 
@@ -47,7 +48,7 @@ class Observer(Protocol):
 
 
 class Trainer:
-    """A model with its optimizer and schedule; :meth:`run_epoch` may be called once per epoch, in order."""
+    """A model with its optimizers and schedules; :meth:`run_epoch` may be called once per epoch, in order."""
 
     def __init__(
         self,
@@ -62,13 +63,15 @@ class Trainer:
         self.test_set = _tensors((*data.test_inputs, data.y_test), settings.device)
         self.validation_set = validation and _tensors((*validation.test_inputs, validation.y_test), settings.device)
         self.steps = math.ceil(len(data.y_train) / settings.batch_size)
-        self.optimizer = _optimizer(model, settings)
-        self.schedule = torch.optim.lr_scheduler.OneCycleLR(
-            self.optimizer,
-            max_lr=[group["lr"] for group in self.optimizer.param_groups],
-            # One more than there are batches: the schedule also steps after the last one.
-            total_steps=settings.epochs * self.steps + 1,
-        )
+        self.optimizers = make_optimizers(model, settings)
+        # One more than there are batches: a schedule also steps after the last one.
+        total = settings.epochs * self.steps + 1
+        self.schedules = [
+            torch.optim.lr_scheduler.OneCycleLR(
+                optimizer, max_lr=[group["lr"] for group in optimizer.param_groups], total_steps=total
+            )
+            for optimizer in self.optimizers
+        ]
 
     def run_epoch(self, epoch: int, observer: Observer) -> EpochRecord:
         started = time.perf_counter()
@@ -108,7 +111,7 @@ class Trainer:
         except ExponentRangeError as error:
             raise ExponentRangeError(f"{stopped} {error} {_remedy(self.settings, moment)}") from error
         loss = nn.functional.cross_entropy(logits, y)
-        self.optimizer.zero_grad()
+        self.model.zero_grad()
         loss.backward()
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
         value = loss.item()
@@ -116,8 +119,9 @@ class Trainer:
             raise OsaError(
                 f"{stopped} the loss is {value} and its gradient's norm {float(norm)}. {_remedy(self.settings, moment)}"
             )
-        self.optimizer.step()
-        self.schedule.step()
+        for optimizer, schedule in zip(self.optimizers, self.schedules, strict=True):
+            optimizer.step()
+            schedule.step()
         return logits.detach(), value
 
 
@@ -141,17 +145,6 @@ class _Average:
     @property
     def accuracy(self) -> float:
         return self.correct / self.count
-
-
-def _optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.AdamW:
-    """AdamW that decays matrices only: shrinking a bias or the attention's scale regularises nothing."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    groups = [
-        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": settings.weight_decay},
-        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
-    ]
-    assert settings.lr is not None, "settings must be resolved"
-    return torch.optim.AdamW(groups, lr=settings.lr)
 
 
 def _tensors(arrays: Sequence[object], device: str) -> tuple[Tensor, ...]:

@@ -114,8 +114,9 @@ class _Run:
         state = load_state(self.folder.state, self.identity)
         try:
             self.model.load_state_dict(state["model"])
-            self.trainer.optimizer.load_state_dict(state["optimizer"])
-            self.trainer.schedule.load_state_dict(state["schedule"])
+            for name in ("optimizers", "schedules"):
+                for part, content in zip(getattr(self.trainer, name), state[name], strict=True):
+                    part.load_state_dict(content)
             self.history = [EpochRecord(**record) for record in state["history"]]
             self.best = state["best"]
             _set_random_state(state["random"])
@@ -161,8 +162,8 @@ class _Run:
     def _save(self) -> None:
         content = {
             "model": self.model.state_dict(),
-            "optimizer": self.trainer.optimizer.state_dict(),
-            "schedule": self.trainer.schedule.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.trainer.optimizers],
+            "schedules": [schedule.state_dict() for schedule in self.trainer.schedules],
             "history": [dataclasses.asdict(record) for record in self.history],
             "best": self.best,
             "random": _random_state(),

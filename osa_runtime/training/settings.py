@@ -10,7 +10,11 @@ from osa_runtime.environment import usable_cores
 from osa_runtime.errors import ConfigError
 
 # "svd" is the correction of nn.spectral_conditioning; "usual" are the first weights of an ordinary ViT.
-CHOICES = {"conditioning": ("none", "spectral", "svd"), "initialisation": ("isometric", "usual")}
+CHOICES = {
+    "conditioning": ("none", "spectral", "svd"),
+    "initialisation": ("isometric", "usual"),
+    "optimizer": ("adamw", "muon"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +44,7 @@ class TrainingSettings:
     dropout: float = 0.0
     epochs: int = 20
     batch_size: int = 32
+    optimizer: str = "adamw"
     lr: float | None = None
     weight_decay: float = 0.01
     clip: float = 1.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from osa_runtime.errors import DataError
 from osa_runtime.training.datasets import Dataset
 from osa_runtime.training.sequences import SequenceDataset
 
-Data = TypeVar("Data", Dataset, SequenceDataset)
+Data = Dataset | SequenceDataset
 
 
 def hold_out(data: Data, share: float) -> tuple[Data, Data | None]:
@@ -26,7 +26,9 @@ def hold_out(data: Data, share: float) -> tuple[Data, Data | None]:
     held_out = max(1, round(share * count))
     if held_out >= count:
         raise DataError(f"validation={share:g} leaves none of the {count} training samples to train on.")
-    arrays = {f.name: getattr(data, f.name) for f in dataclasses.fields(data) if f.name.endswith("_train")}
+    arrays: dict[str, Any] = {
+        f.name: getattr(data, f.name) for f in dataclasses.fields(data) if f.name.endswith("_train")
+    }
     kept = dataclasses.replace(data, **{name: array[order[held_out:]] for name, array in arrays.items()})
     tests = {name.replace("_train", "_test"): array[order[:held_out]] for name, array in arrays.items()}
     return kept, dataclasses.replace(kept, **tests)

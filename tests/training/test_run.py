@@ -24,6 +24,8 @@ from osa_runtime.pixels import Standardisation
 from osa_runtime.training import Dataset, EpochRecord, TrainingSettings, train_classifier, train_seeds
 from osa_runtime.training import run as run_module
 from osa_runtime.training.loop import Trainer
+from osa_runtime.training.model import build_model, model_config
+from osa_runtime.training.optimizers import make_optimizers
 from osa_runtime.training.validation import hold_out
 
 pytestmark = pytest.mark.slow
@@ -122,8 +124,8 @@ def test_the_caller_s_torch_is_left_as_it_was(images: Dataset, tiny: TrainingSet
 
 @pytest.mark.parametrize(
     "changes",
-    [{"conditioning": "svd"}, {"dropout": 0.5}, {"validation": 0.3, "patience": 1, "lr": 1e-6}],
-    ids=["SVD", "dropout", "early stopping"],
+    [{"conditioning": "svd"}, {"dropout": 0.5}, {"validation": 0.3, "patience": 1, "lr": 1e-6}, {"optimizer": "muon"}],
+    ids=["SVD", "dropout", "early stopping", "Muon"],
 )
 def test_what_training_alone_has_survives_an_interruption(
     images: Dataset, tiny: TrainingSettings, tmp_path: Path, changes: dict[str, object]
@@ -383,4 +385,17 @@ def test_fixed_corrections_are_not_decayed_or_trained(images: Dataset, tiny: Tra
     model = torch.nn.Linear(2, 2)
     model.weight.requires_grad_(False)
     trainer = Trainer(model, images, tiny.resolved(images.image_size))
-    assert [len(group["params"]) for group in trainer.optimizer.param_groups] == [0, 1]
+    assert [len(group["params"]) for group in trainer.optimizers[0].param_groups] == [0, 1]
+
+
+def test_muon_is_for_the_matrices_of_the_blocks_and_every_parameter_has_one_optimizer(images: Dataset) -> None:
+    settings = TrainingSettings(depth=2, dim=8, heads=2, optimizer="muon").resolved(images.image_size)
+    model = build_model(model_config(images, settings), settings)
+    muon, adamw = make_optimizers(model, settings)
+    mine, rest = ({id(p) for group in o.param_groups for p in group["params"]} for o in (muon, adamw))
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    assert mine | rest == set(names)
+    assert not mine & rest
+    assert {names[p].split(".", 3)[3] for p in mine} == {
+        "attention.project.weight", "attention.out.weight", "mlp.expand.weight", "mlp.contract.weight"
+    }  # fmt: skip
