@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+import time
+import types
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
 from typing import Any
 
 import grpc
@@ -24,6 +26,8 @@ from osa_runtime.serving.guard import Guard
 from osa_runtime.serving.refusals import LONGEST_NAME, BadRequest, NotFound, TooLarge, TooSlow, Unavailable, Unsupported
 
 IDLE = 75.0  # seconds that a stream may be silent, as a connection of REST
+LONG_COPY = 0.002  # seconds
+PAUSE = 0.005  # seconds after one, in which everything else goes on
 LAST_MESSAGES = 0.25  # seconds after the server began to stop, for what a stream has sent by then
 MOST_METADATA = 100
 LONGEST_ERROR = 1000  # characters; it travels in a header
@@ -44,6 +48,7 @@ class GrpcCalls(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no ty
         self._engine = engine
         self._service = GrpcService(engine, guard)
         self._longest = engine.settings.batching.timeout
+        self._arrivals = Arrivals()
         self._reflection = reflection.aio.ReflectionServicer((SERVICE, HEALTH, reflection.SERVICE_NAME))
         self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._handlers = {
@@ -123,7 +128,8 @@ class GrpcCalls(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no ty
 
     async def _read(self, context: Any, seconds: float, *until: asyncio.Future[None]) -> bytes | None:
         """The next message; None at the end. Once ``until`` has come, only what is on its way by then."""
-        content = await _within(seconds, context.read(), f"No whole message has come for {seconds} s.", *until)
+        reading = self._arrivals.one_by_one(context.read())
+        content = await _within(seconds, reading, f"No whole message has come for {seconds} s.", *until)
         return None if content is grpc.aio.EOF else content
 
     async def _write_all(self, context: Any, answers: AsyncGenerator[Any, None]) -> None:
@@ -186,6 +192,44 @@ class GrpcCalls(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no ty
 
         async for answer in self._reflection.ServerReflectionInfo(requests(), None):
             yield answer
+
+
+class Arrivals:
+    """Copies one message after another. grpc does it in the event loop, twice, as soon as a message has come.
+
+    Many large ones in one turn of the loop would stop everything else for half a second.
+    """
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()  # in the order of arrival
+
+    async def one_by_one(self, reading: Any) -> Any:
+        return await self._driven(reading)
+
+    @types.coroutine
+    def _driven(self, reading: Any) -> Generator[Any, Any, Any]:
+        """``reading`` first suspends itself until its message has come; what follows is the copy."""
+        try:
+            arrived = reading.send(None)
+        except StopIteration as end:
+            return end.value
+        try:
+            yield arrived
+            yield from self._turn.acquire()
+        except BaseException as error:
+            reading.throw(error)
+            raise
+        begin = time.perf_counter()
+        try:
+            while True:
+                yield reading.send(None)
+        except StopIteration as end:
+            return end.value
+        finally:
+            if time.perf_counter() - begin < LONG_COPY:
+                self._turn.release()
+            else:
+                asyncio.get_running_loop().call_later(PAUSE, self._turn.release)
 
 
 async def _within(seconds: float, action: Awaitable[Any], late: str, *until: asyncio.Future[None]) -> Any:
