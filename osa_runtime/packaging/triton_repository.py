@@ -141,7 +141,8 @@ FACADE = (
     "quantization",
     "verification",
 )  # osa_runtime/__init__.py imports these on demand
-LEFT_OUT = ("numpy", f"{PACKAGE.name}.runtime.torch_session", *(f"{PACKAGE.name}.{part}" for part in FACADE))
+OTHERS = ("runtime.torch_session", "runtime.other_runtimes")  # the model runs in ONNX Runtime
+LEFT_OUT = ("numpy", *(f"{PACKAGE.name}.{part}" for part in (*OTHERS, *FACADE)))
 
 
 def runtime_files() -> list[Path]:

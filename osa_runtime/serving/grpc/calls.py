@@ -211,25 +211,23 @@ class Arrivals:
         """``reading`` first suspends itself until its message has come; what follows is the copy."""
         try:
             arrived = reading.send(None)
+            try:
+                yield arrived
+                yield from self._turn.acquire()
+            except BaseException as error:
+                reading.throw(error)
+                raise
+            begin = time.perf_counter()
+            try:
+                while True:
+                    yield reading.send(None)
+            finally:
+                if time.perf_counter() - begin < LONG_COPY:
+                    self._turn.release()
+                else:
+                    asyncio.get_running_loop().call_later(PAUSE, self._turn.release)
         except StopIteration as end:
             return end.value
-        try:
-            yield arrived
-            yield from self._turn.acquire()
-        except BaseException as error:
-            reading.throw(error)
-            raise
-        begin = time.perf_counter()
-        try:
-            while True:
-                yield reading.send(None)
-        except StopIteration as end:
-            return end.value
-        finally:
-            if time.perf_counter() - begin < LONG_COPY:
-                self._turn.release()
-            else:
-                asyncio.get_running_loop().call_later(PAUSE, self._turn.release)
 
 
 async def _within(seconds: float, action: Awaitable[Any], late: str, *until: asyncio.Future[None]) -> Any:
