@@ -197,7 +197,7 @@ class ExportReport:
 
         self._console.print(f"Would export {source} to {out}:", soft_wrap=True)
         model = FORMATS[self.settings.format].file
-        compiled = [] if self.compiler is None else [self.compiler.file]
+        compiled = [self.compiler.file] if self.compiler is not None and self.compiler.file else []
         files = [model, *([f"{model}.data"] if options["external_data"] else []), *compiled, MANIFEST_FILE]
         self._console.print(f"  {', '.join(files)}", soft_wrap=True)
         chosen = {name: value for name, value in options.items() if value not in (None, False)} | {"static": static}

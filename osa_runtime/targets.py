@@ -93,7 +93,7 @@ def _some(names: tuple[str, ...]) -> str:
 
 STRAIGHT = {"functions": "inline", "squarings": SQUARINGS}
 FLOAT32 = STRAIGHT | {"core": "float32"}
-FLAT = {"functions": False, "control_flow": False}
+FLAT: dict[str, Any] = {"functions": False, "control_flow": False}
 
 TARGETS = {
     target.name: target

@@ -48,7 +48,7 @@ class _HornerGradient(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         even, odd, (u, w, xw) = ctx.even, ctx.odd, ctx.saved_tensors
         if torch.is_grad_enabled():
-            return *by_autograd(lambda *x: plain_horner(*x, even, odd), (u, w, xw), grad), None, None
+            return *by_autograd(lambda u, w, xw: plain_horner(u, w, xw, even, odd), (u, w, xw), grad), None, None
         for_u, for_w, for_xw = _gradients(u, w, xw, grad, even, odd)
         return for_u, for_w, for_xw, None, None
 

@@ -54,9 +54,9 @@ def _gradients(
     squarings: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     with torch.enable_grad(), _autograd_below_operators():
-        leaves = [x.detach().requires_grad_() for x in (q, k, v, scale)]
-        out = _eager(*leaves, mask, form, approximant, squarings)
-        for_q, for_k, for_v, for_scale = (x.contiguous() for x in torch.autograd.grad(out, leaves, grad))
+        q, k, v, scale = (x.detach().requires_grad_() for x in (q, k, v, scale))
+        out = _eager(q, k, v, scale, mask, form, approximant, squarings)
+        for_q, for_k, for_v, for_scale = (x.contiguous() for x in torch.autograd.grad(out, (q, k, v, scale), grad))
     return for_q, for_k, for_v, for_scale
 
 
@@ -103,5 +103,5 @@ def _eager(
 ) -> Tensor:
     from osa_runtime.ops.attention import orthogonal_attention  # which imports this module
 
-    how = {"form": form, "approximant": approximant, "squarings": "auto" if squarings < 0 else squarings}
-    return orthogonal_attention(q, k, v, scale, mask=mask, **how)
+    count: Union[str, int] = "auto" if squarings < 0 else squarings
+    return orthogonal_attention(q, k, v, scale, mask, form, approximant, count)
