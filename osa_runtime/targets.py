@@ -52,7 +52,7 @@ class Target:
         """The options that must be as they are: all but the number of squarings, where a number is needed."""
         return {"format": "onnx", **{name: value for name, value in self.options.items() if name != "squarings"}}
 
-    def objections(self, facts: Graph) -> Iterator[str]:
+    def objections(self, facts: GraphNeeds) -> Iterator[str]:
         """The reasons for which a model does not run there, or does not answer right."""
         if facts.format != self.format:
             yield f"it is {facts.format}, and {self.runtime} is given {self.format}"
@@ -74,7 +74,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Graph:
+class GraphNeeds:
     """What decides whether a runtime takes a model. ``undefined`` are operators that nothing defines."""
 
     format: str

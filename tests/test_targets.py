@@ -20,7 +20,7 @@ from osa_runtime.inspection.facts import inspect_artifact
 from osa_runtime.runtime.device import DeviceOptions
 from osa_runtime.runtime.other_runtimes import RUNTIMES
 from osa_runtime.runtime.session import load
-from osa_runtime.targets import TARGETS, Graph, target_named
+from osa_runtime.targets import TARGETS, GraphNeeds, target_named
 from osa_runtime.verification import VerifyOptions, compare
 
 
@@ -71,18 +71,18 @@ def test_a_compiler_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("facts", "target", "objection"),
     [
-        (Graph("pt2"), "ort", "it is pt2, and ONNX Runtime is given onnx"),
-        (Graph("onnx", functions=("F",)), "tract", "functions \\(F\\), which tract does not expand"),
-        (Graph("onnx", undefined=("ai.osa.F",)), "ort", "ai.osa.F has no definition in the file"),
-        (Graph("onnx", control_flow=("If", "Loop")), "cuda-graph", "it has If and Loop"),
-        (Graph("pt2", control_flow=("while_loop",)), "executorch", "it has while_loop"),
-        (Graph("onnx", float64=("a", "b", "c", "d")), "webgpu", "for instance in a, b and 2 more"),
-        (Graph("onnx", dynamic_axes=("batch",)), "cuda-graph", "its axes batch are dynamic"),
-        (Graph("onnx", opset=28), "ort", "it has opset 28"),
-        (Graph("onnx", ir_version=14), "ort", "IR version 14"),
+        (GraphNeeds("pt2"), "ort", "it is pt2, and ONNX Runtime is given onnx"),
+        (GraphNeeds("onnx", functions=("F",)), "tract", "functions \\(F\\), which tract does not expand"),
+        (GraphNeeds("onnx", undefined=("ai.osa.F",)), "ort", "ai.osa.F has no definition in the file"),
+        (GraphNeeds("onnx", control_flow=("If", "Loop")), "cuda-graph", "it has If and Loop"),
+        (GraphNeeds("pt2", control_flow=("while_loop",)), "executorch", "it has while_loop"),
+        (GraphNeeds("onnx", float64=("a", "b", "c", "d")), "webgpu", "for instance in a, b and 2 more"),
+        (GraphNeeds("onnx", dynamic_axes=("batch",)), "cuda-graph", "its axes batch are dynamic"),
+        (GraphNeeds("onnx", opset=28), "ort", "it has opset 28"),
+        (GraphNeeds("onnx", ir_version=14), "ort", "IR version 14"),
     ],
 )
-def test_objections(facts: Graph, target: str, objection: str) -> None:
+def test_objections(facts: GraphNeeds, target: str, objection: str) -> None:
     (found,) = target_named(target).objections(facts)
     assert re.search(objection, found)
 

@@ -20,7 +20,7 @@ from osa_runtime.evidence.contenders import (
     Contender,
     conditioned,
 )
-from osa_runtime.evidence.report import Outcome, Picture, number, table
+from osa_runtime.evidence.report import Findings, Picture, number, table
 from osa_runtime.evidence.runs import Bench
 from osa_runtime.evidence.trained import accuracy, choose_rate, deploy_once, train_once, training_and_validation
 from osa_runtime.plotting import legend_below
@@ -40,7 +40,7 @@ SOURCE = "arXiv 2602.05996"
 
 
 @dataclass(frozen=True)
-class Design:
+class ClassificationDesign:
     """Sizes of the experiment: 28×28 pixels in patches of 7 are 16 tokens."""
 
     images: int = 20_000
@@ -61,8 +61,8 @@ class Design:
         return {name: getattr(self, name) for name in names} | {"seed": seed, **contender.fields}
 
 
-WHOLE = Design()
-QUICK = Design(150, 50, 1, 8, 2, 14, 50, 1, (1e-3, 3e-3), (0,), tested=100)
+WHOLE = ClassificationDesign()
+QUICK = ClassificationDesign(150, 50, 1, 8, 2, 14, 50, 1, (1e-3, 3e-3), (0,), tested=100)
 
 
 def claims(name: str) -> tuple[Claim, ...]:
@@ -95,7 +95,7 @@ def claims(name: str) -> tuple[Claim, ...]:
     )
 
 
-def run(bench: Bench) -> Outcome:
+def run(bench: Bench) -> Findings:
     design, contenders = (QUICK, CONTENDERS[:3]) if bench.quick else (WHOLE, CONTENDERS)
     data, validation = training_and_validation(bench, design.images, design.validation)
     rates, searched = {}, {}
@@ -123,7 +123,7 @@ def run(bench: Bench) -> Outcome:
         _exports(exports),
     ]
     results = {"rates": rates, "validation_accuracy": searched, "runs": runs, "exports": exports}
-    return Outcome(_measured(runs, exports), parts, results, {**asdict(design), "data": data.name})
+    return Findings(_measured(runs, exports), parts, results, {**asdict(design), "data": data.name})
 
 
 def _of(runs: Mapping[str, Any]) -> list[Contender]:
@@ -175,7 +175,7 @@ def _table(
     return table(columns, rows) + note
 
 
-def _search_text(design: Design) -> str:
+def _search_text(design: ClassificationDesign) -> str:
     rates = ", ".join(f"{rate:g}" for rate in design.rates)
     return f"""## How the rates were chosen
 
@@ -199,7 +199,7 @@ def _exports(exports: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join([text, *(["\nThe export refused:\n", *refused] if refused else [])])
 
 
-def _curves(runs: Mapping[str, Sequence[Any]], design: Design) -> Picture:
+def _curves(runs: Mapping[str, Sequence[Any]], design: ClassificationDesign) -> Picture:
     steps = -(-design.images // design.batch_size)
 
     def draw(figure: Any) -> None:

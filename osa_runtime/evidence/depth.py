@@ -9,7 +9,7 @@ from typing import Any
 
 from osa_runtime.evidence.claims import Claim
 from osa_runtime.evidence.contenders import OSA, OSA_SKIPS, SOFTMAX_SKIPLESS, SOFTMAX_SKIPS
-from osa_runtime.evidence.report import Outcome, Picture, table
+from osa_runtime.evidence.report import Findings, Picture, table
 from osa_runtime.evidence.runs import Bench
 from osa_runtime.evidence.trained import accuracy, train_once
 from osa_runtime.plotting import legend_below, logarithmic
@@ -22,7 +22,7 @@ TARGET = 0.8  # the accuracy to which steps are counted
 
 
 @dataclasses.dataclass(frozen=True)
-class Design:
+class DepthDesign:
     depths: tuple[int, ...] = (4, 8, 16, 32, 64)
     dim: int = 32
     heads: int = 4
@@ -31,8 +31,8 @@ class Design:
     seed: int = 0
 
 
-WHOLE = Design()
-QUICK = Design((1, 2), 8, 2, 1, 256)
+WHOLE = DepthDesign()
+QUICK = DepthDesign((1, 2), 8, 2, 1, 256)
 
 
 def claims(_: str) -> tuple[Claim, ...]:
@@ -61,7 +61,7 @@ def claims(_: str) -> tuple[Claim, ...]:
     )
 
 
-def run(bench: Bench) -> Outcome:
+def run(bench: Bench) -> Findings:
     design = QUICK if bench.quick else WHOLE
     digits = load_dataset("digits")
     runs: dict[str, dict[int, Any]] = {contender.name: {} for contender in CONTENDERS}
@@ -74,7 +74,7 @@ def run(bench: Bench) -> Outcome:
     measured = _measured(runs)
     setting = {**dataclasses.asdict(design), "rate": "1e-3, beyond depth 16 3e-4, for all models", "data": digits.name}
     parts: list[str | Picture] = ["## Accuracy and steps\n", _picture(runs, design), _table(runs, design, steps), NOTE]
-    return Outcome(measured, parts, runs, setting)
+    return Findings(measured, parts, runs, setting)
 
 
 NOTE = "One seed for each; the rate depends on the depth alone, and was chosen for OSA on validation folds."
@@ -95,7 +95,7 @@ def steps_to(run: Mapping[str, Any], target: float, steps: int) -> int | None:
     return steps * reached[0] if reached else None
 
 
-def _table(runs: Mapping[str, Mapping[int, Any]], design: Design, steps: int) -> str:
+def _table(runs: Mapping[str, Mapping[int, Any]], design: DepthDesign, steps: int) -> str:
     def cell(run: Mapping[str, Any]) -> str:
         if not run["history"]:
             return "diverged"
@@ -107,7 +107,7 @@ def _table(runs: Mapping[str, Mapping[int, Any]], design: Design, steps: int) ->
     return f"{text}\n\n{table(('model', *map(str, design.depths)), rows)}"
 
 
-def _picture(runs: Mapping[str, Mapping[int, Any]], design: Design) -> Picture:
+def _picture(runs: Mapping[str, Mapping[int, Any]], design: DepthDesign) -> Picture:
     def draw(figure: Any) -> None:
         final, history = figure.subplots(1, 2)
         deepest = design.depths[-1]

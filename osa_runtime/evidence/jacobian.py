@@ -19,7 +19,7 @@ from osa_runtime.analysis.jacobian import condition_number
 from osa_runtime.analysis.tokens import through_depth
 from osa_runtime.evidence.claims import Claim
 from osa_runtime.evidence.contenders import OSA, SOFTMAX_SKIPLESS, SOFTMAX_SKIPS, Contender
-from osa_runtime.evidence.report import Outcome, Picture, number, table
+from osa_runtime.evidence.report import Findings, Picture, number, table
 from osa_runtime.evidence.runs import Bench
 from osa_runtime.evidence.trained import train_once
 from osa_runtime.models import EncoderConfig, SkiplessViT, load_checkpoint
@@ -36,7 +36,7 @@ SINGULAR = 1e15  # float64 cannot tell a larger condition number from that of a 
 
 
 @dataclasses.dataclass(frozen=True)
-class Design:
+class JacobianDesign:
     dim: int = 32
     heads: int = 4
     tokens: int = 16
@@ -49,8 +49,8 @@ class Design:
     depth: int = 4
 
 
-WHOLE = Design()
-QUICK = Design(8, 2, 6, 1, (0.01, 1.0), (4, 8), (4,), (1.0,), 1, 3)
+WHOLE = JacobianDesign()
+QUICK = JacobianDesign(8, 2, 6, 1, (0.01, 1.0), (4, 8), (4,), (1.0,), 1, 3)
 
 
 def claims(_: str) -> tuple[Claim, ...]:
@@ -101,7 +101,7 @@ def claims(_: str) -> tuple[Claim, ...]:
     )
 
 
-def run(bench: Bench) -> Outcome:
+def run(bench: Bench) -> Findings:
     design = QUICK if bench.quick else WHOLE
     asked = dataclasses.asdict(design)
     found = {
@@ -121,7 +121,7 @@ def run(bench: Bench) -> Outcome:
         "## After training\n",
         _trained_table(found),
     ]
-    return Outcome(_measured(found), parts, found, asked)
+    return Findings(_measured(found), parts, found, asked)
 
 
 CONDITIONING_NOTE = """
@@ -133,13 +133,15 @@ with which it starts, λ·U·Vᵀ is λ times the weights, Q and K stay orthogon
 conditioned as well as can be, and larger scores make the softmax sharper."""
 
 
-def _layer(design: Design, tokens: int, seed: int, fields: Mapping[str, Any]) -> tuple[nn.Module, Tensor]:
+def _layer(design: JacobianDesign, tokens: int, seed: int, fields: Mapping[str, Any]) -> tuple[nn.Module, Tensor]:
     """An attention layer as a model of that length has it, and tokens for it, in float64."""
     stack, x = _stack(design, tokens, 1, seed, fields)
     return stack.blocks[0].attention, x  # type: ignore[return-value]
 
 
-def _stack(design: Design, tokens: int, depth: int, seed: int, fields: Mapping[str, Any]) -> tuple[Stack, Tensor]:
+def _stack(
+    design: JacobianDesign, tokens: int, depth: int, seed: int, fields: Mapping[str, Any]
+) -> tuple[Stack, Tensor]:
     sizes: dict[str, Any] = dict(
         features=design.dim, max_length=tokens, depth=depth, dim=design.dim, heads=design.heads
     )
@@ -149,15 +151,15 @@ def _stack(design: Design, tokens: int, depth: int, seed: int, fields: Mapping[s
         return stack, torch.randn(1, tokens, design.dim, dtype=torch.float64)
 
 
-def _mean(design: Design, measure: Callable[[int], float]) -> float:
+def _mean(design: JacobianDesign, measure: Callable[[int], float]) -> float:
     return statistics.geometric_mean(measure(seed) for seed in range(design.seeds))
 
 
-def _layer_condition(design: Design, tokens: int, fields: Mapping[str, Any]) -> float:
+def _layer_condition(design: JacobianDesign, tokens: int, fields: Mapping[str, Any]) -> float:
     return _mean(design, lambda seed: condition_number(*_layer(design, tokens, seed, fields)))
 
 
-def _by_alpha(design: Design) -> dict[str, Any]:
+def _by_alpha(design: JacobianDesign) -> dict[str, Any]:
     osa = {str(alpha): _layer_condition(design, design.tokens, {"alpha": alpha}) for alpha in design.alphas}
     return {
         "osa": osa,
@@ -166,21 +168,21 @@ def _by_alpha(design: Design) -> dict[str, Any]:
     }
 
 
-def _by_length(design: Design) -> dict[str, Any]:
+def _by_length(design: JacobianDesign) -> dict[str, Any]:
     return {
         contender.name: {str(n): _layer_condition(design, n, contender.fields) for n in design.lengths}
         for contender in (OSA, SOFTMAX_SKIPLESS)
     }
 
 
-def _by_depth(design: Design) -> dict[str, Any]:
+def _by_depth(design: JacobianDesign) -> dict[str, Any]:
     def measure(contender: Contender, depth: int) -> float:
         return _mean(design, lambda seed: _stack_condition(*_stack(design, 8, depth, seed, contender.fields)))
 
     return {c.name: {str(depth): measure(c, depth) for depth in design.depths} for c in CONTENDERS}
 
 
-def _by_lambda(design: Design) -> dict[str, Any]:
+def _by_lambda(design: JacobianDesign) -> dict[str, Any]:
     """With λI and with the SVD's correction; softmax also from an ordinary ViT's first weights."""
 
     def identity(fields: Mapping[str, Any], value: float) -> Callable[[int], float]:
@@ -223,7 +225,7 @@ def _prepare(layer: nn.Module, value: float, usual: bool, seed: int) -> None:
         condition_from_svd(layer, value)
 
 
-def _exponents(design: Design) -> dict[str, float]:
+def _exponents(design: JacobianDesign) -> dict[str, float]:
     """‖S‖ without a correction, with λI and with the SVD's, λ = 1."""
 
     def norm(seed: int, fields: Mapping[str, Any], decomposed: bool = False) -> float:
@@ -239,7 +241,7 @@ def _exponents(design: Design) -> dict[str, float]:
     }
 
 
-def _after_training(bench: Bench, design: Design) -> dict[str, Any]:
+def _after_training(bench: Bench, design: JacobianDesign) -> dict[str, Any]:
     """The Jacobian of the stack on the tokens of an image of a digit, before and after training."""
     digits = load_dataset("digits")
     image = torch.as_tensor(digits.x_test[:1]).double()
@@ -291,13 +293,13 @@ def _measured(found: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _depth_table(found: Mapping[str, Any], design: Design) -> str:
+def _depth_table(found: Mapping[str, Any], design: JacobianDesign) -> str:
     rows = [(c.title, *(_condition(found["depth"][c.name][str(d)]) for d in design.depths)) for c in CONTENDERS]
     text = "Condition number of the blocks on 8 tokens, by depth"
     return f"{text}\n\n{table(('model', *map(str, design.depths)), rows)}"
 
 
-def _lambda_table(found: Mapping[str, Any], design: Design) -> str:
+def _lambda_table(found: Mapping[str, Any], design: JacobianDesign) -> str:
     lambdas, exponent = found["lambda"], found["lambda"]["exponent"]
     names = [name for name in lambdas if name not in ("without", "exponent")]
     rows = [

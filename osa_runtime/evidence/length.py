@@ -18,7 +18,7 @@ from osa_runtime.evidence.claims import Claim
 from osa_runtime.evidence.contenders import OSA, SOFTMAX_SKIPLESS, SOFTMAX_SKIPS, Contender
 from osa_runtime.evidence.list_operations import TOKENS, write_list_operations
 from osa_runtime.evidence.polynomial import slope
-from osa_runtime.evidence.report import Outcome, Picture, number, table
+from osa_runtime.evidence.report import Findings, Picture, number, table
 from osa_runtime.evidence.runs import Bench
 from osa_runtime.evidence.trained import accuracy, deploy_once, train_once
 from osa_runtime.models import EncoderConfig, SkiplessEncoder
@@ -30,7 +30,7 @@ PAPER = "arXiv 2602.05996"
 
 
 @dataclasses.dataclass(frozen=True)
-class Design:
+class LengthDesign:
     longest: int = 512
     train: int = 4000
     test: int = 1000
@@ -44,8 +44,8 @@ class Design:
     repeats: int = 3
 
 
-WHOLE = Design()
-QUICK = Design(24, 60, 30, 8, 2, 1, 1, 20, 1e-3, (32, 64), 1)
+WHOLE = LengthDesign()
+QUICK = LengthDesign(24, 60, 30, 8, 2, 1, 1, 20, 1e-3, (32, 64), 1)
 
 
 def claims(_: str) -> tuple[Claim, ...]:
@@ -70,7 +70,7 @@ def claims(_: str) -> tuple[Claim, ...]:
     )
 
 
-def run(bench: Bench) -> Outcome:
+def run(bench: Bench) -> Findings:
     design = QUICK if bench.quick else WHOLE
     data = _sequences(bench, design)
     runs, asked = {}, {name: getattr(design, name) for name in ("dim", "heads", "depth", "epochs", "batch_size", "lr")}
@@ -94,10 +94,10 @@ def run(bench: Bench) -> Outcome:
     ]
     results = {"runs": runs, "costs": costs, "exported": exported, "most_frequent_class": chance}
     setting = {**dataclasses.asdict(design), "data": "ListOps, a quarter of the longest to the longest"}
-    return Outcome(_measured(runs, costs, exported, chance), parts, results, setting)
+    return Findings(_measured(runs, costs, exported, chance), parts, results, setting)
 
 
-def _sequences(bench: Bench, design: Design) -> SequenceDataset:
+def _sequences(bench: Bench, design: LengthDesign) -> SequenceDataset:
     path = bench.folder("list-operations.npz")
     if not path.exists():
         write_list_operations(path, design.train, design.test, design.longest)
@@ -110,7 +110,7 @@ def _test_file(bench: Bench, data: SequenceDataset) -> Path:
     return path
 
 
-def _costs(contender: Contender, design: Design) -> dict[str, Any]:
+def _costs(contender: Contender, design: LengthDesign) -> dict[str, Any]:
     """Seconds of a training step, and bytes that it keeps for the backward pass, by the number of tokens."""
     found: dict[str, Any] = {"tokens": list(design.lengths), "seconds": [], "bytes": []}
     sizes: dict[str, Any] = dict(vocabulary=len(TOKENS), classes=10, max_length=max(design.lengths))

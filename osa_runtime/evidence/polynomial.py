@@ -19,7 +19,7 @@ from osa_runtime.evidence.claims import Claim
 from osa_runtime.evidence.contenders import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY, SOFTMAX_SKIPS, Contender
 from osa_runtime.evidence.contenders import OSA as OSA_SKIPLESS
 from osa_runtime.evidence.contenders import POLYNOMIAL as CUBIC
-from osa_runtime.evidence.report import Outcome, Picture, number, table
+from osa_runtime.evidence.report import Findings, Picture, number, table
 from osa_runtime.evidence.runs import Bench
 from osa_runtime.evidence.trained import accuracy, train_once
 from osa_runtime.models import SkiplessViT, load_checkpoint
@@ -83,7 +83,7 @@ def claims(_: str) -> tuple[Claim, ...]:
     )
 
 
-def run(bench: Bench) -> Outcome:
+def run(bench: Bench) -> Findings:
     lengths = (16, 64, 256) if bench.quick else (16, 32, 64, 128, 256, 512, 1024)
     fields = {"dim": 8, "heads": 2, "depth": 1, "epochs": 2} if bench.quick else {"dim": 32, "depth": 4, "epochs": 10}
     seeds = 8 if bench.quick else 4
@@ -105,7 +105,7 @@ def run(bench: Bench) -> Outcome:
         _training_table(training),
     ]
     setting = {"lengths": lengths, "width of a head": WIDTH, "seeds": seeds, **fields, "trained on": "digits"}
-    return Outcome(_measured(norms, training), parts, {"norms": norms, "training": training}, setting)
+    return Findings(_measured(norms, training), parts, {"norms": norms, "training": training}, setting)
 
 
 def _norms(kind: str, lengths: Sequence[int], seeds: int) -> dict[str, Any]:

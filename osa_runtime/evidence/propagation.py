@@ -12,7 +12,7 @@ from torch import Tensor
 from osa_runtime.analysis.tokens import effective_rank, mean_cosine, residual_from_rank_one, through_depth
 from osa_runtime.evidence.claims import Claim
 from osa_runtime.evidence.contenders import OSA, POLYNOMIAL, SOFTMAX_SKIPLESS, SOFTMAX_SKIPS, Contender
-from osa_runtime.evidence.report import Outcome, Picture, number, table
+from osa_runtime.evidence.report import Findings, Picture, number, table
 from osa_runtime.evidence.runs import Bench
 from osa_runtime.models import EncoderConfig
 from osa_runtime.models.stack import Stack
@@ -63,7 +63,7 @@ def claims(_: str) -> tuple[Claim, ...]:
     )
 
 
-def run(bench: Bench) -> Outcome:
+def run(bench: Bench) -> Findings:
     sizes = {"depth": 8, "tokens": 32, "dim": 32} if bench.quick else {"depth": 64, "tokens": 64, "dim": 64}
     sizes |= {"heads": 4, "sequences": 2, "seed": 0}
     found = {
@@ -78,7 +78,7 @@ def run(bench: Bench) -> Outcome:
         _gradient_picture(found),
         NOTE,
     ]
-    return Outcome(_measured(found), parts, found, sizes)
+    return Findings(_measured(found), parts, found, sizes)
 
 
 NOTE = """Polynomial attention without normalisation overflows within a few layers (its output grows like the seventh

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from osa_runtime.evidence.claims import Claim
 from osa_runtime.evidence.contenders import OSA, SOFTMAX_SKIPLESS, SOFTMAX_SKIPS
-from osa_runtime.evidence.report import Outcome, Picture, table
+from osa_runtime.evidence.report import Findings, Picture, table
 from osa_runtime.evidence.runs import Bench
 from osa_runtime.evidence.trained import train_once, training_and_validation
 from osa_runtime.models import load_checkpoint
@@ -30,7 +30,7 @@ PAPER = "arXiv 2605.25880"
 
 
 @dataclasses.dataclass(frozen=True)
-class Design:
+class QuantisationDesign:
     dim: int = 48
     heads: int = 4
     depth: int = 6
@@ -41,8 +41,8 @@ class Design:
     lr: float = 1e-3
 
 
-WHOLE = Design()
-QUICK = Design(8, 2, 1, (0,), 1)
+WHOLE = QuantisationDesign()
+QUICK = QuantisationDesign(8, 2, 1, (0,), 1)
 
 
 def claims(_: str) -> tuple[Claim, ...]:
@@ -59,7 +59,7 @@ def claims(_: str) -> tuple[Claim, ...]:
     )
 
 
-def run(bench: Bench) -> Outcome:
+def run(bench: Bench) -> Findings:
     design = QUICK if bench.quick else WHOLE
     sets: dict[str, tuple[Dataset, dict[str, Any]]] = {
         "digits": (load_dataset("digits"), {"epochs": design.digits_epochs})
@@ -75,7 +75,7 @@ def run(bench: Bench) -> Outcome:
             some = [_one(bench, f"{name}-{contender.name}-seed-{s}", data, {**fields, "seed": s}) for s in design.seeds]
             found[name][contender.name] = some
     parts = [part for name in found for part in (f"## {name}\n", _table(found[name]), _picture(name, found[name]))]
-    return Outcome(_measured(found), parts, found, dataclasses.asdict(design) | {"bits": BITS})
+    return Findings(_measured(found), parts, found, dataclasses.asdict(design) | {"bits": BITS})
 
 
 def _one(bench: Bench, name: str, data: Dataset, fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Findings:
     """What an experiment returns: the numbers of its claims, and the parts of its report in order."""
 
     measured: Mapping[str, float]
@@ -38,7 +38,7 @@ class Outcome:
 
 
 def write_report(
-    folder: Path, known: KnownExperiment, outcome: Outcome, verdicts: Sequence[Verdict], facts: Mapping[str, Any]
+    folder: Path, known: KnownExperiment, outcome: Findings, verdicts: Sequence[Verdict], facts: Mapping[str, Any]
 ) -> list[Path]:
     """Write all files; results.json comes last, so that it says that the others are there."""
     written = [path for part in outcome.parts if isinstance(part, Picture) for path in _write_picture(folder, part)]
@@ -76,7 +76,7 @@ def _claim(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _markdown(known: KnownExperiment, outcome: Outcome, verdicts: Sequence[Verdict], facts: Mapping[str, Any]) -> str:
+def _markdown(known: KnownExperiment, outcome: Findings, verdicts: Sequence[Verdict], facts: Mapping[str, Any]) -> str:
     claims = table(
         ("claim", "from", "bound", "measured", "result"),
         [(v.claim.text, v.claim.source, v.claim.bound, number(v.value), MARKS[v.result]) for v in verdicts],

@@ -11,7 +11,7 @@ from osa_runtime.inspection.kernel_coverage import requirements
 from osa_runtime.interface import TensorSpec
 from osa_runtime.manifest import Manifest
 from osa_runtime.onnx_files import input_specs
-from osa_runtime.targets import Graph, target_named
+from osa_runtime.targets import GraphNeeds, target_named
 
 STANDARD = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 
@@ -24,16 +24,16 @@ class Suitability:
     objections: tuple[str, ...]
 
 
-def judge_target(name: str, facts: Graph) -> Suitability:
+def judge_target(name: str, facts: GraphNeeds) -> Suitability:
     target = target_named(name)
     return Suitability(target.name, target.runtime, target.tried, tuple(target.objections(facts)))
 
 
-def graph_of(model: onnx.ModelProto, expanded: onnx.ModelProto) -> Graph:
+def graph_of(model: onnx.ModelProto, expanded: onnx.ModelProto) -> GraphNeeds:
     """The facts about an ONNX model; ``expanded`` has its functions inlined and its types inferred."""
     control = sorted({node.op_type for node in _nodes(expanded.graph.node)} & {"If", "Loop", "Scan"})
     wide = (need.name for need in requirements(expanded) if any("double" in str(t) for t in need.need.types.values()))
-    return Graph(
+    return GraphNeeds(
         "onnx",
         functions=tuple(function.name for function in model.functions),
         undefined=undefined_operators(model),
@@ -45,11 +45,11 @@ def graph_of(model: onnx.ModelProto, expanded: onnx.ModelProto) -> Graph:
     )
 
 
-def graph_of_manifest(manifest: Manifest) -> Graph:
+def graph_of_manifest(manifest: Manifest) -> GraphNeeds:
     """The facts about a program of torch, as far as its manifest has them."""
     loops = manifest.osa is not None and not manifest.osa.evaluation.is_fixed
     control_flow = ("while_loop",) if loops else ()
-    return Graph(manifest.format, control_flow=control_flow, dynamic_axes=dynamic_axes(manifest.inputs))
+    return GraphNeeds(manifest.format, control_flow=control_flow, dynamic_axes=dynamic_axes(manifest.inputs))
 
 
 def dynamic_axes(inputs: Iterable[TensorSpec]) -> tuple[str, ...]:
