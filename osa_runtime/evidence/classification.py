@@ -217,8 +217,8 @@ def _curves(runs: Mapping[str, Sequence[Any]], design: ClassificationDesign) -> 
             by_second.plot([sum(seconds[: i + 1]) for i in range(len(means))], means, **style)
         by_step.set(xlabel="steps", ylabel="test accuracy, %")
         by_second.set(xlabel="seconds, shared machine")
-        legend_below(figure, by_step, 3)
+        legend_below(figure, by_step, 2)
 
     return Picture(
-        "curves", "Test accuracy after each epoch, mean of the seeds, against steps and seconds.", (9, 4.6), draw
+        "curves", "Test accuracy after each epoch, mean of the seeds, against steps and seconds.", (9, 5.0), draw
     )
