@@ -12,13 +12,14 @@ import onnx
 
 
 def put_in_order(function: onnx.FunctionProto) -> None:
-    """Sort the outputs of branches and loops by the name of the variable, and number the names as they appear."""
+    """Sort the outputs of branches and loops by the name of the variable; number names as they appear; name nodes."""
     _sort_variables(function.node)
     _number_names(function)
 
 
 def _sort_variables(nodes: Sequence[onnx.NodeProto]) -> None:
-    for node in nodes:
+    for index, node in enumerate(nodes):
+        node.name = f"{node.op_type}_{index}"
         bodies = [attribute.g for attribute in node.attribute if attribute.type == onnx.AttributeProto.GRAPH]
         if bodies:
             names = [_variable(name) for name in node.output]
@@ -27,8 +28,8 @@ def _sort_variables(nodes: Sequence[onnx.NodeProto]) -> None:
             for sequence, lead in _parallel(node, bodies):
                 _permute(sequence, lead, order)
         for body in bodies:
-            _sort_variables(body.node)
             _sort_copies(body)
+            _sort_variables(body.node)
 
 
 def _parallel(node: onnx.NodeProto, bodies: Sequence[onnx.GraphProto]) -> Iterator[tuple[MutableSequence[Any], int]]:

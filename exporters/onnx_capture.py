@@ -15,6 +15,7 @@ from osa_runtime.exporters.examples import Examples
 from osa_runtime.exporters.folding import errors_naming_layers
 from osa_runtime.exporters.functions import DOMAIN, VERSION, FunctionChoice
 from osa_runtime.exporters.settings import ExportSettings
+from osa_runtime.ops.coefficients import MOST_DENSE_TOKENS
 from osa_runtime.ops.folded import fewest_tokens, is_foldable
 from osa_runtime.ops.interception import intercept
 from osa_runtime.steps import quiet
@@ -50,6 +51,7 @@ class Calls:
                 masked=mask is not None,
                 counted=not asked.is_fixed,
                 core=self.settings.core,
+                fallback=_falls_back(asked, q.shape[-2]),
                 any_type=any(x.dtype != torch.float32 for x in (q, k, v, scale) if isinstance(x, Tensor)),
             )
         )
@@ -82,6 +84,7 @@ class Calls:
                 masked=mask is not None,
                 counted=True,
                 any_type=any(one.dtype != torch.float32 for one in (x, weight, out, scale)),
+                fallback=_falls_back(asked, static),
                 layered=True,
                 sized=not isinstance(static, int),
             )
@@ -99,6 +102,12 @@ def _resolved_form(asked: ExponentialMethod, q: Tensor) -> str:
     if isinstance(tokens, int):
         return "dense" if tokens <= 2 * q.shape[-1] else "lowrank"
     return "lowrank" if asked.is_fixed else "auto"
+
+
+def _falls_back(asked: ExponentialMethod, tokens: object) -> bool:
+    """True if auto, resolved to the low-rank form by a fixed N, keeps the dense form for what that has no digits of."""
+    affordable = isinstance(tokens, int) and tokens <= MOST_DENSE_TOKENS
+    return affordable and asked.form == "auto" and not asked.is_fixed
 
 
 def _node(q: Tensor, k: Tensor, v: Tensor, scale: float | Tensor, mask: Tensor | None) -> Tensor:
@@ -135,6 +144,7 @@ def _common(choices: set[FunctionChoice]) -> FunctionChoice | None:
     one = replace(
         min(choices, key=lambda choice: choice.form),
         any_type=any(choice.any_type for choice in choices),
+        fallback=any(choice.fallback for choice in choices),
         layered=any(choice.layered for choice in choices),
         sized=any(choice.layered and choice.sized for choice in choices),
     )

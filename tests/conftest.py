@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import zipfile
@@ -14,6 +15,10 @@ import pytest
 
 # Before torch is imported: test processes with a thread per core each would fight over the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell makes jobs in the background ignore the interrupt, and what tests start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 

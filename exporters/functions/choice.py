@@ -19,6 +19,7 @@ class FunctionChoice(ExponentialMethod):
     """The choice of function definitions. ``form`` auto decides in the graph by N and d.
 
     ``counted`` adds a second output to OrthogonalAttention, the number of squarings that the data needed.
+    With ``fallback`` the dense form answers what the low-rank form has no digits of, as auto does.
     ``layered`` adds OrthogonalSelfAttention, the whole layer; if ``sized``, the graph decides whether to fold it.
     Without ``any_type`` the definition takes float32 alone. That saves casts, which not all runtimes remove.
 
@@ -31,6 +32,7 @@ class FunctionChoice(ExponentialMethod):
     any_type: bool = True
     counted: bool = False
     core: str = "float64"
+    fallback: bool = False
     layered: bool = False
     sized: bool = True
 
@@ -42,6 +44,10 @@ class FunctionChoice(ExponentialMethod):
     def steps(self) -> bool:
         """True if the low-rank form takes Chebyshev steps in float32, where they suffice, instead of squarings."""
         return self.form != "dense" and not self.is_fixed and self.approximant != "pade"
+
+    @property
+    def has_dense(self) -> bool:
+        return self.form != "lowrank" or self.fallback
 
     def __post_init__(self) -> None:
         super().__post_init__()

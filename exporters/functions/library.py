@@ -20,7 +20,7 @@ from osa_runtime.ops.scaling import reach
 def build_functions(choice: FunctionChoice, opset: int = 18) -> list[onnx.FunctionProto]:
     """The definitions that ``OrthogonalAttention`` needs under this choice, callees before callers."""
     functions = [*approximant_functions(choice.approximant), *_scaling(choice), *rounding_functions(choice.core)]
-    if choice.form != "lowrank":
+    if choice.has_dense:
         functions += dense_functions(choice)
     if choice.form != "dense":
         functions += lowrank_functions(choice)
@@ -70,8 +70,6 @@ def _finished(function: onnx.FunctionProto, opset: int) -> onnx.FunctionProto:
     constants_as_tensors(function.node)
     _state_loop_conditions(function)
     put_in_order(function)
-    for index, node in enumerate(function.node):
-        node.name = f"{node.op_type}_{index}"
     return function
 
 

@@ -141,7 +141,7 @@ def lowrank_functions(choice: FunctionChoice) -> list[onnx.FunctionProto]:
 
 def _precise_change(choice: FunctionChoice) -> onnxscript.OnnxFunction:
     """The change in float64, with the dense form as a fallback where the graph has one."""
-    if choice.form == "auto":
+    if choice.has_dense:
 
         @script(osa, default_opset=op)
         def PreciseChange(q, k, v, c):

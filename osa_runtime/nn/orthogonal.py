@@ -84,13 +84,15 @@ class OrthogonalSelfAttention(ProjectedAttention):
         """
         if not (_is_plain(self.project, PackedProjection) and _is_plain(self.out, nn.Linear)):
             return None
+        if not is_intercepted():
+            # In this order: sizes that a program records have no value.
+            if _is_recorded(x) or not is_foldable(self.evaluation()):
+                return None
+            if not folding_pays(x.size(1), self.project.dim, self.project.width):
+                return None
         weight, scale = self.project.effective_weight(), self.alpha / self.project.width**0.5
         if is_intercepted():
             return intercepted_layer(x, weight, self.out.weight, scale, mask, self.evaluation())
-        if _is_recorded(x) or not is_foldable(self.evaluation()):  # first: sizes that a program records have no value
-            return None
-        if not folding_pays(x.size(1), self.project.dim, self.project.width):
-            return None
         whole = folded_attention(x.float(), weight.float(), self.out.weight.float(), scale.float(), mask)
         return None if whole is None else whole.to(x.dtype)
 

@@ -186,7 +186,19 @@ def _ratios(core: Core) -> Array:
 
 
 def _errors(core: Core) -> Array:
-    """The distance of the layer's output from exp(S)·V, relative to the largest value of the head."""
+    """The distance of the layer's output from exp(S)·V, relative to the largest value of the head.
+
+    A node that is a whole layer has Q, K and V in float64 where it folds, and rounds them where it does not: it must
+    be right for one of the two.
+    """
+    errors = _errors_of(core)
+    if core.q.dtype == core.out.dtype:
+        return errors
+    q, k, v = (x.astype(core.out.dtype) for x in (core.q, core.k, core.v))
+    return np.minimum(errors, _errors_of(dataclasses.replace(core, q=q, k=k, v=v)))
+
+
+def _errors_of(core: Core) -> Array:
     q, k, scale, mask = _tensors(core)
     v = torch.from_numpy(core.v).to(torch.float64)
     truth = exact_attention(q, k, v, scale, mask).numpy()

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper
+from onnx import helper, numpy_helper
 from sabotage import broken_onnx, change_weight, insert, reroute_input, signed
 from sabotaged import BLOCK, EMBEDDED, Bases, Breaking, Sabotage
 
@@ -151,8 +151,9 @@ def coefficient(model: onnx.ModelProto) -> None:
     for function in model.functions:
         for node in function.node:
             for one in node.attribute if node.op_type == "Constant" else ():
-                if one.type == onnx.AttributeProto.FLOAT and 1e-3 < abs(one.f) < 0.9:
-                    one.f *= 1 + 2**-20
+                value = numpy_helper.to_array(one.t)
+                if value.dtype == np.float32 and value.size == 1 and 1e-3 < abs(float(value)) < 0.9:
+                    one.t.CopyFrom(numpy_helper.from_array(value * np.float32(1 + 2**-20), one.t.name))
                     return
     raise AssertionError("no function has such a constant")
 

@@ -68,10 +68,9 @@ def test_a_broken_layer_of_a_sequence_model_is_named(
 ) -> None:
     name, options = ("encoder", {"functions": "inline"}) if inlined else ("branching", {})
     layer = "stack.blocks.2.attention"
+    weight = ".project/MatMul.weight" if inlined else "/OrthogonalSelfAttention.constant_1"
     artifact = broken_onnx(
-        deep(name, **options),
-        tmp_path / "broken",
-        lambda m: change_weight(m, f"{layer}.project/MatMul.weight", perturb),
+        deep(name, **options), tmp_path / "broken", lambda m: change_weight(m, f"{layer}{weight}", perturb)
     )
     certificate = judged(artifact, checkpoint(name), tmp_path)
     assert certificate.bisection is not None
