@@ -192,9 +192,9 @@ def _errors(core: Core) -> Array:
     be right for one of the two.
     """
     errors = _errors_of(core)
-    if core.q.dtype == core.out.dtype:
+    if core.rounded is None:
         return errors
-    q, k, v = (x.astype(core.out.dtype) for x in (core.q, core.k, core.v))
+    q, k, v = core.rounded
     return np.minimum(errors, _errors_of(dataclasses.replace(core, q=q, k=k, v=v)))
 
 

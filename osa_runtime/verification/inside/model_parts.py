@@ -60,6 +60,7 @@ class Core:
     mask: Array | None
     out: Array
     squarings: int | None = None  # if the model counts them itself
+    rounded: tuple[Array, ...] | None = None  # q, k, v as a node that is a whole layer rounds them, if it does
 
 
 class ModelParts(ABC):

@@ -28,8 +28,11 @@ class LayerNode:
         ]
         outputs = [helper.make_tensor_value_info("y", element, None)]
         outputs.append(helper.make_tensor_value_info("squarings", onnx.TensorProto.INT64, []))
+        outputs.append(helper.make_tensor_value_info("packed", onnx.TensorProto.FLOAT, None))
         alone = helper.make_node(node.op_type, names, ["y", "squarings"], "layer", domain=DOMAIN)
-        graph = helper.make_graph([alone], "layer", inputs, outputs)
+        casts = [helper.make_node("Cast", [name], [f"{name}32"], to=onnx.TensorProto.FLOAT) for name in names[:2]]
+        rounded = helper.make_node("MatMul", [f"{name}32" for name in names[:2]], ["packed"])
+        graph = helper.make_graph([alone, *casts, rounded], "layer", inputs, outputs)
         imports = list(model.opset_import)
         self._session = start(
             helper.make_model(
@@ -41,13 +44,16 @@ class LayerNode:
     def core(self, x: Array, weight: Array, scale: Array, mask: Array | None) -> Core:
         """What the node makes of its own input, by head: W_O is replaced by the identity.
 
-        Queries, keys and values are in float64: the folded node rounds none of them.
+        Queries, keys and values are in float64, since the folded node rounds none of them; and as it rounds them where
+        it does not fold.
         """
         heads, width = scale.size, weight.shape[1] // (3 * scale.size)
         rows = _by_head(x.astype(np.float64) @ weight.astype(np.float64), heads)
         q, k, v = np.split(rows, 3, -1)
-        out, squarings = self._run(x, weight, np.eye(heads * width), scale, mask)
-        return Core(q, k, v, scale, None if mask is None else mask[:, None], _by_head(out, heads), int(squarings))
+        out, squarings, packed = self._run(x, weight, np.eye(heads * width), scale, mask)
+        rounded = tuple(np.split(_by_head(packed, heads), 3, -1))
+        tokens = None if mask is None else mask[:, None]
+        return Core(q, k, v, scale, tokens, _by_head(out, heads), int(squarings), rounded)
 
     def applied(self, core: Core, v: Array) -> Array:
         """exp(S)·v: with [Q K V] as the tokens and the identity as the weight."""
@@ -55,16 +61,16 @@ class LayerNode:
         heads, width = packed.shape[1], packed.shape[3]
         x = packed.transpose(0, 2, 1, 3).reshape(packed.shape[0], packed.shape[2], heads * width)
         mask = None if core.mask is None else core.mask[:, 0]
-        out, _ = self._run(x, np.eye(heads * width), np.eye(heads * v.shape[-1]), core.scale, mask)
+        out, *_ = self._run(x, np.eye(heads * width), np.eye(heads * v.shape[-1]), core.scale, mask)
         return _by_head(out, heads)
 
-    def _run(self, x: Array, weight: Array, out: Array, scale: Array, mask: Array | None) -> tuple[Array, Array]:
+    def _run(self, x: Array, weight: Array, out: Array, scale: Array, mask: Array | None) -> tuple[Array, Array, Array]:
         floats = (np.ascontiguousarray(value, self._type) for value in (x, weight, out, scale))
         feeds = dict(zip(NAMES, floats, strict=False))
         if mask is not None:
             feeds["mask"] = mask
-        y, squarings = self._session.run(None, feeds)
-        return y, squarings
+        y, squarings, packed = self._session.run(None, feeds)
+        return y, squarings, packed
 
 
 def _by_head(x: Array, heads: int) -> Array:
