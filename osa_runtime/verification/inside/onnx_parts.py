@@ -186,9 +186,10 @@ class OnnxParts(ModelParts):
         found = dict(zip(names, self._run({}, feeds, names), strict=True))
         return {
             name: Core(
-                **{part: found[value] for part, value in call.items() if part != "mask" and part != "scale"},
+                *(found[call[part]] for part in ("q", "k", "v")),
                 scale=found[call["scale"]] if "scale" in call else self._constant_scale(name),
                 mask=found[call["mask"]] if "mask" in call else None,
+                out=found[call["out"]],
                 squarings=int(found[count]) if count else None,
             )
             for name, call, count in zip(attentions, wanted, counts, strict=True)
