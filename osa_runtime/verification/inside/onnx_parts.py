@@ -186,7 +186,9 @@ class OnnxParts(ModelParts):
         found = dict(zip(names, self._run({}, feeds, names), strict=True))
         return {
             name: Core(
-                *(found[call[part]] for part in ("q", "k", "v")),
+                q=found[call["q"]],
+                k=found[call["k"]],
+                v=found[call["v"]],
                 scale=found[call["scale"]] if "scale" in call else self._constant_scale(name),
                 mask=found[call["mask"]] if "mask" in call else None,
                 out=found[call["out"]],
