@@ -74,9 +74,7 @@ def _errors_become_messages() -> Iterator[None]:
 def guarded(program: Callable[[], Any]) -> None:
     """Run ``program`` and exit; an unexpected error prints its traceback and a request to report it."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        if (
-            signal.getsignal(number) is not signal.SIG_IGN
-        ):  # as a shell without job control sets it for a job in the background
+        if signal.getsignal(number) is not signal.SIG_IGN:  # jobs in the background may ignore the interrupt
             signal.signal(number, _stop)
     try:
         try:
