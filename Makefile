@@ -32,11 +32,12 @@ PYTEST_ARGS ?= -n 2 --dist worksteal
 VERSIONS_INSTALL := '.[cpu,export,train,serve]' pytest pytest-xdist hypothesis scipy h2
 VERSIONS_TESTS := $(addprefix tests/,ops/test_accuracy.py exporters/test_export.py runtime/test_session.py \
   verification/test_compare_artifacts.py quantization/test_activations.py serving/rest/test_routes.py \
-  serving/grpc/test_server.py cli/test_main.py cli/test_run.py cli/test_export.py)
+  serving/rest/test_uvicorn.py serving/rest/test_hostile_clients.py serving/grpc/test_server.py cli/test_main.py \
+  cli/test_run.py cli/test_export.py)
 # Other versions deprecate other things, and that is not what these tests are about.
 VERSIONS_ARGS := -W default::DeprecationWarning -W default::FutureWarning -W default::PendingDeprecationWarning
 
-.PHONY: help install demo test test-fast test-long test-gpu test-ray test-lowest test-newest fuzz lint bench bench-check bench-serving clean
+.PHONY: help install demo test test-fast test-long test-gpu test-ray test-browser test-runtimes test-lowest test-newest fuzz lint docs bench bench-check bench-serving clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -51,7 +52,7 @@ demo: $(STAMP) ## train a skipless OSA transformer on handwritten digits, export
 	$(BIN)/python examples/read_digits.py runs/digits-onnx
 	$(BIN)/osa verify runs/digits-onnx --against runs/digits --certify --html runs/digits-report.html
 
-test: $(STAMP) ## run all tests (10 minutes on two cores)
+test: $(STAMP) ## run all tests (12 minutes on two cores)
 	$(TEST_ENV) $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 test-fast: $(STAMP) ## run the tests that take little time, for the loop of an edit (90 seconds)
@@ -60,11 +61,22 @@ test-fast: $(STAMP) ## run the tests that take little time, for the loop of an e
 test-long: $(STAMP) ## run the tests that `make test` leaves out: all sabotaged and 200 honest artifacts (half an hour)
 	$(TEST_ENV) $(BIN)/python -m pytest $(PYTEST_ARGS) -m long
 
-test-gpu: $(STAMP) ## run the tests that need a CUDA device, and fail where there is none
+test-gpu: $(STAMP) ## run the tests that need a CUDA device, and fail if there is none
 	$(TEST_ENV) OSA_REQUIRE_GPU=1 $(BIN)/python -m pytest -m gpu tests
 
 test-ray: $(STAMP) ## run all tests with Ray Serve, the long ones too, in .venv-ray
 	$(TEST_ENV) $(BIN)/python -m pytest -m "ray or not ray" tests/serving_ray
+
+test-browser: $(STAMP) ## package a model that reads digits as a page, and drive it in CHROMIUM (/usr/bin/chromium)
+	@test -d runs/mnist/checkpoint || { $(BIN)/osa data fetch mnist && \
+	  $(BIN)/osa train mnist --out runs/mnist --patch-size 7 --epochs 3; }
+	$(BIN)/osa export runs/mnist --out runs/mnist-web --target webgpu --force
+	$(BIN)/osa package web runs/mnist-web --out examples/browser/page --samples mnist \
+	  --title "Digits without skip connections" --force
+	cd examples/browser && npm ci --silent && npm test
+
+test-runtimes: $(STAMP) ## run the exported models in every runtime of docs/runtimes.md, and write it (.venv-runtimes; half an hour)
+	$(BIN)/python runtimes/matrix.py
 
 test-lowest test-newest: test-%: .venv-%/installed
 	$(TEST_ENV) .venv-$*/bin/python -m pytest $(PYTEST_ARGS) $(VERSIONS_ARGS) $(VERSIONS_TESTS)
@@ -85,6 +97,10 @@ lint: $(STAMP) ## check style, layers and types
 	cd $(COPY) && ../bin/lint-imports --no-logo --no-cache --config ../../pyproject.toml
 	cd $(COPY) && ../bin/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache -p osa_runtime
 
+docs: $(STAMP) .venv-docs/installed ## build the documentation as a site in build/site, and check its links (20 seconds)
+	$(BIN)/python docs/assemble.py
+	.venv-docs/bin/zensical build --strict --clean
+
 bench: $(STAMP) ## measure the operator and whole models against every alternative, into benchmarks/results (50 minutes)
 	@for script in $(filter-out benchmarks/check.py benchmarks/%serving.py,$(wildcard benchmarks/*.py)); do \
 	  echo "== $$script"; $(BIN)/python "$$script" || exit 1; \
@@ -97,7 +113,7 @@ bench-serving: $(STAMP) ## measure our server, Triton, KServe and MLServer under
 	$(TEST_ENV) $(BIN)/python benchmarks/serving.py
 
 clean: ## remove .venv and the other environments, caches and build folders; trained models in runs/ stay
-	rm -rf $(VENV) .venv-ray .venv-ray.lock .venv-lowest .venv-newest build dist ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-* build dist ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/pip:  # ensurepip comes last, so this exists only when the venv is complete
@@ -115,11 +131,21 @@ $(STAMP): pyproject.toml constraints.txt | $(BIN)/pip
 	@echo $(ORT) > $(VENV)/ort-choice
 	@touch $@
 
-.venv-lowest/installed .venv-newest/installed: .venv-%/installed: pyproject.toml
+.venv-docs/installed: constraints.txt
+	@echo "installing what builds the site into .venv-docs"
+	@rm -rf .venv-docs && $(PYTHON) -m venv .venv-docs
+	@.venv-docs/bin/python -m pip -qq install -c constraints.txt zensical mkdocstrings-python
+	@touch $@
+
+.venv-lowest/installed .venv-newest/installed: .venv-%/installed: pyproject.toml constraints.txt
 	@echo "installing the $* dependencies into .venv-$*; this takes a few minutes"
 	@rm -rf .venv-$* && $(PYTHON) -m venv .venv-$*
-	@# "numpy>=1.26" becomes numpy==1.26; nothing is pinned in .venv-newest
-	@grep -oE '"[a-z0-9-]+(\[[a-z,]+\])?>=[0-9.]+' pyproject.toml | tr -d '"' | sed -E 's/\[.*\]//; s/>=/==/' | sort -u \
-	  | if [ $* = lowest ]; then cat; fi > .venv-$*/constraints.txt
+	@# Both have the torch of constraints.txt: the export reads private parts of it, and pip would take the newest one
+	@# with gigabytes of CUDA libraries. For the lowest, "numpy>=1.26" becomes numpy==1.26.
+	@grep '^torch==' constraints.txt > .venv-$*/constraints.txt
+	@if [ $* = lowest ]; then grep -oE '"[a-z0-9-]+(\[[a-z,]+\])?>=[0-9.]+' pyproject.toml | tr -d '"' \
+	  | sed -E 's/\[.*\]//; s/>=/==/' | sort -u >> .venv-$*/constraints.txt; fi
 	@.venv-$*/bin/python -m pip -qq install -c .venv-$*/constraints.txt -e $(VERSIONS_INSTALL)
+	@# beyond the range of pyproject.toml, too: tests/serving/rest/test_uvicorn.py fails there, and says what to do
+	@if [ $* = newest ]; then .venv-newest/bin/python -m pip -qq install --upgrade uvicorn 2>/dev/null; fi
 	@touch $@

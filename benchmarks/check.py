@@ -14,33 +14,28 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from speed.attention_contenders import PACKED, PAPER, SEPARATE, SGEMM, SOFTMAX, Operators, Point
-from speed.attention_report import share_of_sgemm
+from speed.attention_contenders import PACKED, PAPER, SEPARATE, SGEMM, SOFTMAX, Operators, Point, share_of_sgemm
 from speed.contest import Contest, Pace
 from speed.model_contenders import DIGITS, EAGER, ORT, QUICK, VIT_S, OpenedModel
 from speed.model_contenders import SOFTMAX as SOFTMAX_MODEL
 from speed.report import parse, parser_of, table, write_text
 
 from osa_runtime.benchmarking.machine import contention_doubt, describe_machine
-from osa_runtime.benchmarking.result import Percentiles
+from osa_runtime.benchmarking.result import Percentiles, plural
 
 BASELINE = Path(__file__).resolve().parent / "baseline.json"
 SUCCESS, FAILED, USAGE, UNDECIDABLE = 0, 1, 2, 3
 TOLERATED = 0.15
 ATTEMPTS = 3  # the first measurement, and two more for what seems to have become slower
 HELD, REGRESSED, UNDECIDED, UNKNOWN = "held", "slower", "undecided", "no baseline"
+SHORT = [Point(1, 17, 64), Point(1, 197, 64), Point(8, 197, 64), Point(1, 1024, 64), Point(1, 197, 32)]
 POINTS: dict[Point, tuple[str, ...]] = {
-    Point(1, 17, 64): (PAPER, SOFTMAX),
-    Point(1, 197, 64): (PAPER, SOFTMAX),
-    Point(8, 197, 64): (PAPER, SOFTMAX),
-    Point(1, 1024, 64): (PAPER, SOFTMAX),
+    **dict.fromkeys(SHORT, (PAPER, SOFTMAX)),
     Point(1, 4096, 64): (PAPER, SOFTMAX, SGEMM),
-    Point(1, 197, 32): (PAPER, SOFTMAX),
     Point(1, 4096, 32): (SOFTMAX, SGEMM),
 }
 QUICK_POINTS: dict[Point, tuple[str, ...]] = {Point(1, 17, 32): (PAPER, SOFTMAX), Point(1, 80, 32): (SGEMM,)}
@@ -52,8 +47,7 @@ class WrongAnswer(Exception):
     """The speed of a wrong answer is not compared."""
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(NamedTuple):
     """A ratio, higher is better. ``doubt`` has the reason why it decides nothing, such as a busy machine."""
 
     ratio: Percentiles
@@ -64,8 +58,7 @@ class Reading:
 Group = Callable[[], Mapping[str, Reading]]
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(NamedTuple):
     name: str
     expected: float | None
     readings: tuple[Reading, ...]
@@ -86,10 +79,9 @@ class Comparison:
 
     def row(self) -> list[str]:
         found, expected = self.best.ratio, self.expected
-        known = ["–" if expected is None else f"{expected:.2f}"]
-        change = f"{found.median / expected - 1:+.0%}" if expected else "–"
+        before = [f"{expected:.2f}", f"{found.median / expected - 1:+.0%}"] if expected else ["–", "–"]
         now = f"{found.median:.2f} ({found.p10:.2f} to {found.p90:.2f})"
-        return [self.name, *known, now, change, str(len(self.readings)), self.outcome]
+        return [self.name, before[0], now, before[1], str(len(self.readings)), self.outcome]
 
 
 def compare(groups: Iterable[Group], expected: Mapping[str, float], attempts: int = ATTEMPTS) -> list[Comparison]:
@@ -147,7 +139,7 @@ def _model(opened: OpenedModel, pace: Pace) -> dict[str, Reading]:
     row, name = opened.meet(1, pace), opened.subject.name
     absent = [contender for contender in (ORT, *PEERS) if contender not in row.contest]
     if absent:
-        raise WrongAnswer(f"{name}: there is no time of {', '.join(absent)}. {opened.missing}")
+        raise WrongAnswer(f"{name}: no time for {', '.join(absent)}. {opened.missing}")
     found = {f"{name}, batch 1: {ORT} against {peer}": row.contest.ratio(ORT, peer) for peer in PEERS}
     return _readings(found, row.contest)
 
@@ -162,8 +154,8 @@ class BadBaseline(Exception):
 
 
 def kind_of(machine: Mapping[str, Any], threads: int) -> str:
-    """What a baseline depends on."""
-    return f"{machine['instructions']}, {threads} thread{'s' * (threads > 1)}"
+    """The kind of machine that a baseline holds for."""
+    return f"{machine['instructions']}, {plural(threads, 'thread')}"
 
 
 def read_baselines(path: Path) -> dict[str, dict[str, Any]]:
@@ -183,20 +175,18 @@ def expected_ratios(baseline: Mapping[str, Any]) -> dict[str, float]:
 def conclude(comparisons: Sequence[Comparison], baseline: Mapping[str, Any]) -> tuple[int, str]:
     """The exit code, and why."""
     if baseline.get("provisional"):
-        busy = "The baseline was measured on a busy machine and decides nothing; write it anew with --write."
-        return UNDECIDABLE, busy
-    slower = [c.name for c in comparisons if c.outcome == REGRESSED]
-    if slower:
+        return (
+            UNDECIDABLE,
+            "The baseline was measured on a busy machine and decides nothing; write it again with --write.",
+        )
+    if slower := [c.name for c in comparisons if c.outcome == REGRESSED]:
         return FAILED, f"Slower by more than {TOLERATED:.0%} in every attempt: {'; '.join(slower)}."
-    # A check that no longer measures a ratio of the baseline would pass.
-    forgotten = sorted(set(baseline["ratios"]) - {c.name for c in comparisons})
     misfits = [f"{c.name} (no baseline)" for c in comparisons if c.expected is None]
-    misfits += [f"{name} (not measured)" for name in forgotten]
+    # A check that no longer measures a ratio of the baseline would pass.
+    misfits += [f"{name} (not measured)" for name in sorted(set(baseline["ratios"]) - {c.name for c in comparisons})]
     if misfits:
-        names = "; ".join(misfits)
-        return FAILED, f"The baseline does not fit what is measured: {names}. Write it anew with --write."
-    undecided = [c for c in comparisons if c.outcome == UNDECIDED]
-    if undecided:
+        return FAILED, f"The baseline does not fit what is measured: {'; '.join(misfits)}. Write it again with --write."
+    if undecided := [c for c in comparisons if c.outcome == UNDECIDED]:
         return UNDECIDABLE, f"Nothing was decided on {len(undecided)} of {len(comparisons)}: {undecided[0].best.doubt}"
     return SUCCESS, "Every ratio held."
 
@@ -226,17 +216,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return USAGE if isinstance(error, BadBaseline) else FAILED
     print(table(["ratio", "baseline", "now", "change", "attempts", ""], [c.row() for c in comparisons]))
-    if not options.write:
-        code, reason = conclude(comparisons, baseline)
-        print(f"Compared with {kind}, measured on {baseline['machine']['cpu']}; this is {machine['cpu']}.\n{reason}")
-        return code
-    baselines[kind] = as_baseline(comparisons, machine)
+    if options.write:
+        write_baseline(options.baseline, baselines | {kind: as_baseline(comparisons, machine)}, kind)
+        return SUCCESS
+    code, reason = conclude(comparisons, baseline)
+    print(f"Compared with {kind}, measured on {baseline['machine']['cpu']}; this is {machine['cpu']}.\n{reason}")
+    return code
+
+
+def write_baseline(path: Path, baselines: Mapping[str, dict[str, Any]], kind: str) -> None:
     about = "Ratios of our operator and models, higher is better; written by benchmarks/check.py --write."
     content = {"about": about, "baselines": dict(sorted(baselines.items()))}
-    write_text(options.baseline, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     busy = " It is provisional: other processes used the cores meanwhile." if baselines[kind]["provisional"] else ""
-    print(f"wrote the baseline for {kind} to {options.baseline}.{busy}")
-    return SUCCESS
+    print(f"wrote the baseline for {kind} to {path}.{busy}")
 
 
 if __name__ == "__main__":

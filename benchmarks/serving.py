@@ -11,19 +11,18 @@ measurement. Servers that are missing are installed into environments of their o
 
 import argparse
 import contextlib
-import json
+import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from serving_load.messages import PROTOCOLS
-from serving_load.report import as_json, as_markdown
 from serving_load.rounds import Measured, Point, Served, measure, write_mean, write_mlp
 from serving_load.servers import STARTS, Contender, Missing
-from speed.report import RESULTS, parse_names, write_text
+from speed.report import RESULTS, Report, Verdict, facts_of, judge, parse, parse_names, parser_of, table
 
-from osa_runtime.benchmarking.machine import describe_machine
+from osa_runtime.benchmarking.machine import contention_doubt
 
 FAMILIES = {
     "ours": ("ours", "ours, no batching", "ours, 2 workers"),
@@ -31,15 +30,28 @@ FAMILIES = {
     "kserve": ("kserve",),
     "mlserver": ("mlserver", "mlserver, batching"),
 }
-ONLY_UNDER_LOAD = ("ours, no batching", "ours, 2 workers")  # asked in binary HTTP at c = 16
+UNDER_LOAD = {"ours, no batching": ("binary",), "ours, 2 workers": PROTOCOLS}  # asked at c = 16 only, in these
+COLUMNS = {f"{protocol} c={c}": (protocol, c) for protocol in PROTOCOLS for c in (1, 16)}
+RIVALS = (  # name, connections, times as fast
+    ("kserve", 16, 4.0),
+    ("mlserver", 16, 4.0),
+    ("mlserver, batching", 16, 4.0),
+    ("triton", 16, 1.0),
+    ("triton, 1 ms delay", 16, 1.0),
+    ("triton", 1, 3.0),
+    ("triton, 1 ms delay", 1, 3.0),
+)
 
 
 def plan(models: Sequence[str], names: Sequence[str], protocols: Sequence[str] = PROTOCOLS) -> dict[Point, list[str]]:
     """The contenders that are asked at each point."""
     # protocols next to each other, because their rates are compared, too
     points = [Point(model, protocol, c) for model in models for c in (1, 16) for protocol in protocols]
-    everywhere = [name for name in names if name not in ONLY_UNDER_LOAD]
-    return {point: list(names) if point[1:] == ("binary", 16) else everywhere for point in points}
+    return {point: [name for name in names if _is_asked(name, point)] for point in points}
+
+
+def _is_asked(name: str, point: Point) -> bool:
+    return name not in UNDER_LOAD or (point.concurrency == 16 and point.protocol in UNDER_LOAD[name])
 
 
 def start(names: Sequence[str], folders: Sequence[Path]) -> tuple[list[Contender], dict[str, str]]:
@@ -55,24 +67,6 @@ def start(names: Sequence[str], folders: Sequence[Path]) -> tuple[list[Contender
     return running, missing
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--contenders", default=",".join(FAMILIES))
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--digits", type=Path, default=RESULTS.parent.parent / "runs" / "digits-onnx")
-    parser.add_argument("--growth", type=Path, help="measure ours alone on this model of images")
-    parser.add_argument("--out", type=Path, help="without suffix; benchmarks/results/serving by default")
-    options = parser.parse_args()
-    families = ["ours"] if options.growth else parse_names(parser, "--contenders", options.contenders, FAMILIES)
-    options.names = [name for family in families for name in FAMILIES[family]]
-    artifact = options.growth or options.digits
-    if not (artifact / "manifest.json").is_file():
-        parser.error(f"{artifact} is not an exported model; run `make demo` first, or name one with --digits")
-    options.out = options.out or RESULTS / ("serving_growth" if options.growth else "serving")
-    return options
-
-
 def run(options: argparse.Namespace) -> tuple[Measured, dict[str, Any]]:
     """The measurements, and their circumstances."""
     with contextlib.ExitStack() as stack:
@@ -84,20 +78,99 @@ def run(options: argparse.Namespace) -> tuple[Measured, dict[str, Any]]:
             stack.push(contender.closing)
         protocols = ("binary", "json") if options.growth else PROTOCOLS
         work = plan([model.name for model in models], [contender.name for contender in running], protocols)
+        facts = facts_of(options, seconds=options.seconds, missing=missing, judged=not options.growth)
         measured = measure(running, models, work, options.rounds, options.seconds)
-        memory = {contender.name: contender.memory() for contender in running}
-    facts = {"machine": describe_machine(), "rounds": options.rounds, "seconds": options.seconds, "memory": memory}
-    return measured, facts | {"missing": missing, "judged": not options.growth}
+        return measured, facts | {"memory": {contender.name: contender.memory() for contender in running}}
 
 
-def main() -> None:
-    options = parse()
-    measured, facts = run(options)
-    text = as_markdown(measured, facts)
-    print(text)
-    write_text(options.out.with_suffix(".json"), json.dumps(as_json(measured, facts), indent=1) + "\n")
-    write_text(options.out.with_suffix(".md"), text)
-    print(f"wrote {options.out}.json and .md")
+def verdicts(measured: Measured, model: str) -> Iterator[Verdict]:
+    for rival, concurrency, least in RIVALS:
+        title = f"{model}, c={concurrency}, binary HTTP: at least {least:g} × {rival}"
+        theirs = measured.fastest(rival, model, concurrency, PROTOCOLS)
+        if theirs and theirs.protocol != "binary":
+            title += f" (its {theirs.protocol}: its binary HTTP does not work)"
+        point = Point(model, "binary", concurrency)
+        yield judge(title, measured.ratio("ours", point, rival, theirs), least=least)
+    overhead = measured.overhead("ours", Point(model, "binary", 1))
+    title = f"{model}, overhead per request at c=1: under 0.4 ms"
+    yield judge(title, overhead and 1e3 * overhead, "{:.2f} ms", most=0.4)
+    loaded = Point(model, "binary", 16)
+    title = f"{model}, batching at c=16: at least 2 × without"
+    yield judge(title, measured.ratio("ours", loaded, "ours, no batching"), least=2)
+    title = f"{model}, two workers at c=16: at least 1.6 × one"
+    yield judge(title, measured.ratio("ours, 2 workers", loaded, "ours"), least=1.6)
+
+
+def build_report(measured: Measured, facts: Mapping[str, Any]) -> Report:
+    others, memory = statistics.median(measured.others), facts["memory"]
+    busy = contention_doubt(others, facts["machine"]["cores"])  # server and client share all cores
+    sections = [
+        part for model in measured.runs for part in (_rates(measured, memory, model), _costs(measured, memory, model))
+    ]
+    reasons = facts["missing"] | {
+        f"{name}, {', '.join(map(str, p))}": why for (name, p), why in measured.failures.items()
+    }
+    failed = [f"- {name}: {reason[:160]}\n" for name, reason in reasons.items()]
+    sections.append("## No figure\n\n" + "".join(failed or ["- all were measured\n"]))
+    content = {"others": measured.others, "run_seconds": measured.runs, "rows": [*_rows(measured)]}
+    judged = [v for model in measured.runs for v in verdicts(measured, model)] if facts["judged"] else []
+    about = (
+        f"Blocks of {facts['seconds']:g} s; server and client share the cores. Other processes used {others:.1f} cores "
+        f"at the median, {max(measured.others):.1f} at most.\n"
+    )
+    name = "serving" if facts["judged"] else "serving_growth"
+    return Report(name, "Servers under load", facts, [busy] if busy else [], content, sections, judged, about=about)
+
+
+def _rows(measured: Measured) -> Iterator[dict[str, Any]]:
+    for (name, point), blocks in measured.blocks.items():
+        figures = {figure: measured.median(name, point, figure) for figure in ("rate", "median", "core_seconds")}
+        yield {"contender": name, **point._asdict(), **figures, "rounds": [block._asdict() for block in blocks]}
+
+
+def _rates(measured: Measured, memory: Mapping[str, float], model: str) -> str:
+    run = 1e3 * statistics.median(measured.runs[model])
+    rows = []
+    for name, size in memory.items():
+        cells = [_cell(measured, name, Point(model, *column)) for column in COLUMNS.values()]
+        found = (measured.overhead(name, Point(model, protocol, 1)) for protocol in ("binary", "json"))
+        extra = next((f"{1e3 * overhead:.2f}" for overhead in found if overhead is not None), "–")
+        rows.append([name, *cells, extra, f"{size:.0f}"])
+    title = f"## {model}, {run:.3f} ms in ONNX Runtime itself\n\nRequests/s (spread of the rounds):\n"
+    return f"{title}\n{table(['server', *COLUMNS, 'overhead, ms', 'MB'], rows)}"
+
+
+def _cell(measured: Measured, name: str, point: Point) -> str:
+    rates = measured.figures(name, point)
+    if not rates:
+        return "–" if (name, point) in measured.failures else ""
+    middle = statistics.median(rates)
+    return f"{middle:.0f} ({(max(rates) - min(rates)) / middle:.0%})"
+
+
+def _costs(measured: Measured, names: Sequence[str], model: str) -> str:
+    rows = []
+    for name in names:
+        found = [measured.median(name, Point(model, *column), "core_seconds") for column in COLUMNS.values()]
+        rows.append([name, *("" if value is None else f"{1e3 * value:.3f}" for value in found)])
+    return f"Milliseconds of a core that the server takes per request:\n\n{table(['server', *COLUMNS], rows)}"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = parser_of(__doc__, rounds=5, threads=1)
+    parser.add_argument("--contenders", default=",".join(FAMILIES))
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each block; 0.2 with --quick")
+    parser.add_argument("--digits", type=Path, default=RESULTS.parent.parent / "runs" / "digits-onnx")
+    parser.add_argument("--growth", type=Path, help="measure ours alone on this model of images")
+    options = parse(parser, arguments)
+    if options.quick:
+        options.rounds, options.seconds = options.pace.rounds, 0.2
+    families = ["ours"] if options.growth else parse_names(parser, "--contenders", options.contenders, FAMILIES)
+    options.names = [name for family in families for name in FAMILIES[family]]
+    artifact = options.growth or options.digits
+    if not (artifact / "manifest.json").is_file():
+        parser.error(f"{artifact} is not an exported model; run `make demo` first, or name one with --digits")
+    build_report(*run(options)).write(options.out)
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ def bench(
     ] = 30,
     seconds: Annotated[
         float,
-        typer.Option(min=0, help="Minimum total time of the timed calls, likewise.", rich_help_panel=HOW),
+        typer.Option(min=0, help="Minimum total time of these calls.", rich_help_panel=HOW),
     ] = 1.0,
     memory: Annotated[
         bool, typer.Option("--memory/--no-memory", help="Measure memory, in separate processes.", rich_help_panel=HOW)
@@ -109,7 +109,7 @@ def bench(
     from osa_runtime.benchmarking.timing import Schedule
     from osa_runtime.cli import bench_report
     from osa_runtime.cli.options import parse_sizes
-    from osa_runtime.cli.progress import BenchProgress
+    from osa_runtime.cli.progress import StepProgress
     from osa_runtime.cli.run_arrays import Array, PixelOptions, read_inputs
     from osa_runtime.environment import usable_cores
     from osa_runtime.plotting import check_figure_path
@@ -135,7 +135,7 @@ def bench(
         memory=memory,
         trace=trace,
     )
-    with BenchProgress() as progress:
+    with StepProgress() as progress:
         benchmark = Benchmark(settings)
         if benchmark.disagreement is None:
             result = benchmark.measure(progress)

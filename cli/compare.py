@@ -20,7 +20,6 @@ from osa_runtime.cli.options import (
     SaveInputs,
     Seed,
     ThreadsBySize,
-    parse_sizes,
 )
 
 
@@ -84,21 +83,16 @@ def compare(
     from osa_runtime.cli.verify_report import Files, VerifyReport, options_of
     from osa_runtime.environment import require
     from osa_runtime.errors import InputError
+    from osa_runtime.runtime.device import DeviceOptions
 
     if reference is None and runtime is None:
         raise InputError("Give a second artifact, or --runtime to compare one with itself elsewhere.")
     require("Verifying", "torch", "onnx", "safetensors", extra="export")
     files = Files(report, html, save_inputs, save_outputs)
     files.check()
-    options = options_of(
-        artifact,
-        parse_sizes("batches", batches),
-        parse_sizes("lengths", lengths),
-        (seed, rtol, atol, Path("-") if bisect else None),
-        (load_inputs, None),
-        (device, threads, allow_fallback, runtime),
-        (None, quick, None),
-    )
+    where, folder = DeviceOptions(device, threads, allow_fallback, runtime), Path("-") if bisect else None
+    judged = {"where": where, "seed": seed, "rtol": rtol, "atol": atol, "bisect": folder, "quick": quick}
+    options = options_of(artifact, batches, lengths, load_inputs, None, **judged)
     from osa_runtime.verification import compare as run_compare
 
     shown = VerifyReport(as_json)

@@ -55,6 +55,7 @@ class Diagnosis:
     providers: tuple[ProviderStatus, ...]
     torch_cuda: str | None
     threads: dict[str, int | str]
+    model_cache: str
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -75,6 +76,7 @@ def diagnose() -> Diagnosis:
         providers=providers,
         torch_cuda=_torch_cuda(),
         threads=_threads(),
+        model_cache=_model_cache(),
         problems=problems,
         notes=_notes(providers),
     )
@@ -116,6 +118,16 @@ def _threads() -> dict[str, int | str]:
     return {"usable cores": usable_cores(), **set_by_user}
 
 
+def _model_cache() -> str:
+    from osa_runtime.runtime.optimized_copies import cache_folder  # here, because it imports numpy
+
+    folder = cache_folder()
+    if folder is None:
+        return "off"
+    copies = list(folder.glob("*.ort")) if folder.is_dir() else []
+    return f"{folder}, {len(copies)} models, {sum(path.stat().st_size for path in copies) / 1e6:.0f} MB"
+
+
 def render(diagnosis: Diagnosis) -> str:
     """The text of ``osa doctor``: plain lines, so that it reads the same in a terminal, a log and a bug report."""
     lines = [f"osa-runtime {diagnosis.osa_runtime} · Python {diagnosis.python} · {diagnosis.platform}", "", "Packages"]
@@ -125,6 +137,7 @@ def render(diagnosis: Diagnosis) -> str:
     lines += [_row(p.name, "loads" if p.loads else f"does not load: {p.reason}") for p in diagnosis.providers]
     lines += ["", "Machine", _row("torch CUDA device", diagnosis.torch_cuda or "torch is not installed")]
     lines += [_row(name, str(value)) for name, value in diagnosis.threads.items()]
+    lines += [_row("cache of loaded models", diagnosis.model_cache)]
     lines += [""] + [f"note: {note}" for note in diagnosis.notes]
     lines += [f"problem: {problem}" for problem in diagnosis.problems] or ["Healthy: models can be run here."]
     return "\n".join(lines)

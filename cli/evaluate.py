@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from osa_runtime.cli.options import WHERE, AllowFallback, Device
@@ -90,9 +88,10 @@ def evaluate(
             f"--max-drop is {max_drop:g}, expected a finite number together with --against, the model to compare with."
         )
     check_out(out)
+    from osa_runtime.cli.progress import StepProgress
     from osa_runtime.evaluation import evaluate as run_evaluate
 
-    with EvaluationProgress() as progress:
+    with StepProgress() as progress:
         result = run_evaluate(
             artifact,
             data,
@@ -110,28 +109,6 @@ def evaluate(
     show(result, content, as_json)
     if content["failure"] is not None:
         raise typer.Exit(1)
-
-
-class EvaluationProgress:
-    """A bar on stderr when that is a terminal, otherwise nothing."""
-
-    def __init__(self) -> None:
-        console = Console(stderr=True)
-        columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TimeElapsedColumn())
-        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._task = self._bar.add_task("data", total=None)
-
-    def __enter__(self) -> EvaluationProgress:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.stop()
-
-    def __call__(self, model: str, done: int, total: int) -> None:
-        self._bar.update(self._task, description=model.replace("[", r"\["), completed=done, total=total)
 
 
 def figures(result: Evaluation, max_drop: float | None = None) -> dict[str, Any]:

@@ -68,6 +68,15 @@ def export(
         Literal["keep", "inline"],
         typer.Option(help="Keep one ai.osa node per attention layer, or expand it.", rich_help_panel=GRAPH),
     ] = "keep",
+    function_classes: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Classes of modules, package.module:Class[,…]: each call of one becomes a node of an ONNX function "
+            "with the name of the class. May be repeated.",
+            show_default=False,
+            rich_help_panel=GRAPH,
+        ),
+    ] = None,
     squarings: Annotated[
         str | None,
         typer.Option(
@@ -114,6 +123,8 @@ def export(
 
     [cyan]osa export runs/digits --out digits-bytes --pixels uint8[/cyan]     clients send raw pixels
 
+    [cyan]osa export runs/digits --out digits-blocks --function-classes osa_runtime.nn.block:Block[/cyan]
+
     [cyan]osa export --factory my_models:build --weights w.safetensors --out mine[/cyan]
     """
     from osa_runtime.environment import require
@@ -139,7 +150,7 @@ def export(
     }
     require("Exporting", "torch", "onnx", "onnxscript", "safetensors", extra="export")
     report = ExportReport(verbose)
-    report.check(options, out, replace)
+    report.check(options, out, replace, [name for text in function_classes or [] for name in text.split(",") if name])
     _check_source(checkpoint, factory, weights, out, pixels)
     if dry_run:
         report.plan(checkpoint or factory, out, options | {"pixels": pixels}, static)
@@ -178,13 +189,19 @@ class ExportReport:
         self._verbose = verbose
         self.compiler: Target | None = None
 
-    def check(self, options: dict[str, Any], out: Path, replace: bool) -> None:
-        """Refuse before the long work what can be refused by then."""
+    def check(self, options: dict[str, Any], out: Path, replace: bool, classes: list[str]) -> None:
+        """Refuse before the long work what can be refused by then; ``classes`` become functions where there are any."""
         from osa_runtime.artifact import MANIFEST_FILE
         from osa_runtime.atomic import check_replaceable
         from osa_runtime.exporters.settings import settings_for
 
         self.settings = settings_for(**options)
+        if classes and self.settings.functions == "inline":
+            why = f"{options['target']} takes none" if options["functions"] == "keep" else "as --functions inline asks"
+            self._console.print(f"--function-classes has no effect: functions are inlined, {why}.")
+        elif classes:
+            options["functions"] = classes
+            self.settings = settings_for(**options)
         if options["target"] is not None:
             from osa_runtime.exporters.compiled import compiler_of
 

@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from osa_runtime.inspection.facts import GraphFacts, Inspection
+    from osa_runtime.inspection.inspecting import GraphSummary, Inspection
     from osa_runtime.inspection.kernel_coverage import KernelCoverage
     from osa_runtime.inspection.suitability import Suitability
 
@@ -144,7 +144,7 @@ def _tensors(inspection: Inspection) -> Table:
     return table
 
 
-def _functions(graph: GraphFacts) -> Table:
+def _functions(graph: GraphSummary) -> Table:
     table = _table("Functions", "name", "calls", "what it computes")
     table.columns[1].justify = "right"
     for function in graph.functions:
@@ -154,7 +154,7 @@ def _functions(graph: GraphFacts) -> Table:
     return table
 
 
-def _operators(graph: GraphFacts) -> Table:
+def _operators(graph: GraphSummary) -> Table:
     counted = f"{sum(graph.operators.values())} in the graph, {sum(graph.expanded.values())} with functions expanded"
     table = _table(f"Operators: {counted}", "operator", "in the graph", "expanded")
     for column in table.columns[1:]:
@@ -165,7 +165,7 @@ def _operators(graph: GraphFacts) -> Table:
     return table
 
 
-def _inside_functions(graph: GraphFacts) -> Padding:
+def _inside_functions(graph: GraphSummary) -> Padding:
     inner = [f"{name} {count}" for name, count in graph.expanded.items() if name not in graph.operators]
     return Padding(f"[dim]only inside functions:[/] {escape(', '.join(inner))}", (0, 2))
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,12 @@ import typer
 from typer.core import TyperCommand
 
 from osa_runtime.errors import InputError, OsaError
+
+
+def panel(title: str) -> Callable[..., Any]:
+    """``typer.Option`` for the options of one panel of the help."""
+    return functools.partial(typer.Option, rich_help_panel=title)
+
 
 WHERE = "Device"
 INPUTS, JUDGEMENT, FILES, BATCHING = "Inputs", "Judgement", "Files", "Batching"

@@ -1,4 +1,4 @@
-"""Progress bars of ``osa train`` and ``osa bench``."""
+"""Progress bars of ``osa train``, ``osa bench`` and ``osa evaluate``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     Progress,
@@ -34,20 +35,20 @@ class _Bar:
         self._bar.stop()
 
 
-class BenchProgress(_Bar):
+class StepProgress(_Bar):
     """A bar on stderr that disappears at the end."""
 
     def __init__(self) -> None:
         super().__init__(Console(stderr=True), TimeElapsedColumn(), transient=True)
 
-    def __enter__(self) -> BenchProgress:
+    def __enter__(self) -> StepProgress:
         self._bar.start()
-        self._task = self._bar.add_task("load", total=None)
+        self._task = self._bar.add_task("loading", total=None)
         return self
 
     def __call__(self, step: str, done: int, total: int) -> None:
         assert self._task is not None, "used as a context manager"
-        self._bar.update(self._task, description=step, completed=done, total=total)
+        self._bar.update(self._task, description=escape(step), completed=done, total=total)
 
 
 class TrainingProgress(_Bar):

@@ -38,7 +38,7 @@ def run(
     std: Annotated[
         str | None,
         typer.Option(
-            help="For pictures: divides after --mean was subtracted; likewise one number or one per channel.",
+            help="For pictures: divides after --mean was subtracted; one number or one per channel, too.",
             rich_help_panel=INPUTS,
         ),
     ] = None,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from osa_runtime.cli.options import BATCHING, WHERE, AllowFallback, Device, MaxBatch, MaxDelay
+from osa_runtime.cli.options import BATCHING, WHERE, AllowFallback, Device, MaxBatch, MaxDelay, panel
 from osa_runtime.errors import InputError, MissingDependencyError
 
 if TYPE_CHECKING:
@@ -18,99 +18,55 @@ if TYPE_CHECKING:
     from osa_runtime.serving.settings import ServerSettings
 
 
-ADDRESS, MODELS, SAFETY = "Address", "Models", "Safety and limits"
+_address, _models, _safety = map(panel, ("Address", "Models", "Safety and limits"))
+_run, _queue = panel(WHERE), panel(BATCHING)
 
 
 def serve(
     artifacts: Annotated[
         list[Path] | None, typer.Argument(help="Exported ONNX folders; each is served under its folder's name.")
     ] = None,
-    repository: Annotated[
-        Path | None,
-        typer.Option(help="A folder of models: DIR/NAME/ or DIR/NAME/VERSION/.", rich_help_panel=MODELS),
-    ] = None,
-    versions: Annotated[
-        int, typer.Option(min=1, help="Number of the newest versions to serve.", rich_help_panel=MODELS)
-    ] = 1,
-    watch: Annotated[
-        float | None,
-        typer.Option(min=0.1, help="Check for new versions at this interval in seconds.", rich_help_panel=MODELS),
-    ] = None,
+    repository: Annotated[Path | None, _models(help="A folder of models: DIR/NAME/ or DIR/NAME/VERSION/.")] = None,
+    versions: Annotated[int, _models(min=1, help="Number of the newest versions to serve.")] = 1,
+    watch: Annotated[float | None, _models(min=0.1, help="Check for new versions at this interval in seconds.")] = None,
     require_certificate: Annotated[
         bool,
-        typer.Option(
-            "--require-certificate",
-            help="Serve only models whose certificate.json is a PASS for exactly these files.",
-            rich_help_panel=MODELS,
+        _models(
+            "--require-certificate", help="Serve only models whose certificate.json is a PASS for exactly these files."
         ),
     ] = False,
     trusted_key: Annotated[
         list[Path] | None,
-        typer.Option(
-            help="Require certificates, signed by this public key (PEM or OpenSSH); may be repeated.",
-            rich_help_panel=MODELS,
-        ),
+        _models(help="Require certificates, signed by this public key (PEM or OpenSSH); may be repeated."),
     ] = None,
-    host: Annotated[str, typer.Option(help="The address to listen on.", rich_help_panel=ADDRESS)] = "127.0.0.1",
+    host: Annotated[str, _address(help="The address to listen on.")] = "127.0.0.1",
     http_port: Annotated[
-        int,
-        typer.Option(
-            min=-1, max=65535, help="Port for REST; 0 chooses a free port, -1 disables it.", rich_help_panel=ADDRESS
-        ),
+        int, _address(min=-1, max=65535, help="Port for REST; 0 chooses a free port, -1 disables it.")
     ] = 8000,
     grpc_port: Annotated[
-        int,
-        typer.Option(
-            min=-1, max=65535, help="Port for gRPC; 0 chooses a free port, -1 disables it.", rich_help_panel=ADDRESS
-        ),
+        int, _address(min=-1, max=65535, help="Port for gRPC; 0 chooses a free port, -1 disables it.")
     ] = 8001,
-    workers: Annotated[
-        int, typer.Option(min=1, max=256, help="Processes that share the ports, for more cores.", rich_help_panel=WHERE)
-    ] = 1,
+    workers: Annotated[int, _run(min=1, max=256, help="Processes that share the ports, for more cores.")] = 1,
     device: Device = "cpu",
     allow_fallback: AllowFallback = False,
-    threads: Annotated[
-        int | None,
-        typer.Option(min=1, help="Threads per model.", show_default="all cores but one", rich_help_panel=WHERE),
-    ] = None,
+    threads: Annotated[int | None, _run(min=1, help="Threads per model.", show_default="all cores but one")] = None,
     max_batch: MaxBatch = 32,
     max_delay_ms: MaxDelay = 0.0,
-    max_queue: Annotated[
-        int,
-        typer.Option(min=1, help="Largest number of waiting requests; further ones get 503.", rich_help_panel=BATCHING),
-    ] = 512,
-    timeout: Annotated[
-        float, typer.Option(min=0.001, help="Longest time of a request in seconds.", rich_help_panel=BATCHING)
-    ] = 30.0,
-    drain: Annotated[
-        float, typer.Option(min=0, help="Seconds to finish requests after SIGTERM.", rich_help_panel=BATCHING)
-    ] = 30.0,
-    max_body_mb: Annotated[
-        float, typer.Option(min=0.001, max=1e6, help="Largest request in megabytes.", rich_help_panel=SAFETY)
-    ] = 64.0,
-    max_tensor_mb: Annotated[
-        float, typer.Option(min=0.001, max=1e6, help="Largest tensor in megabytes.", rich_help_panel=SAFETY)
-    ] = 64.0,
+    max_queue: Annotated[int, _queue(min=1, help="Largest number of waiting requests; further ones get 503.")] = 512,
+    timeout: Annotated[float, _queue(min=0.001, help="Longest time of a request in seconds.")] = 30.0,
+    drain: Annotated[float, _queue(min=0, help="Seconds to finish requests after SIGTERM.")] = 30.0,
+    max_body_mb: Annotated[float, _safety(min=0.001, max=1e6, help="Largest request in megabytes.")] = 64.0,
+    max_tensor_mb: Annotated[float, _safety(min=0.001, max=1e6, help="Largest tensor in megabytes.")] = 64.0,
     max_connections: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            help="Largest number of open connections, REST and gRPC; further ones get 503.",
-            rich_help_panel=SAFETY,
-        ),
+        int, _safety(min=1, help="Largest number of open connections, REST and gRPC; further ones get 503.")
     ] = 512,
     token_file: Annotated[
-        Path | None,
-        typer.Option(help="Require the bearer token in this file; or set OSA_SERVE_TOKEN.", rich_help_panel=SAFETY),
+        Path | None, _safety(help="Require the bearer token in this file; or set OSA_SERVE_TOKEN.")
     ] = None,
-    tls_certificate: Annotated[
-        Path | None, typer.Option(help="A certificate chain (PEM), for TLS.", rich_help_panel=SAFETY)
-    ] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Its private key (PEM).", rich_help_panel=SAFETY)] = None,
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.", rich_help_panel=WHERE)] = "info",
-    log_requests: Annotated[
-        bool, typer.Option("--log-requests", help="Log every inference, too.", rich_help_panel=WHERE)
-    ] = False,
+    tls_certificate: Annotated[Path | None, _safety(help="A certificate chain (PEM), for TLS.")] = None,
+    tls_key: Annotated[Path | None, _safety(help="Its private key (PEM).")] = None,
+    log_level: Annotated[str, _run(help="debug, info, warning or error.")] = "info",
+    log_requests: Annotated[bool, _run("--log-requests", help="Log every inference, too.")] = False,
 ) -> None:
     """Serve exported models over the Open Inference Protocol (KServe V2): REST, gRPC, and a web page.
 
@@ -162,9 +118,8 @@ GRPC_PACKAGES = ("grpc", "grpc_health", "grpc_reflection", "tritonclient.grpc")
 
 def run_server(settings: ServerSettings, log_level: str, log_requests: bool) -> None:
     """Serve until a signal; errors during start-up are raised."""
-    os.environ.setdefault(
-        "GRPC_VERBOSITY", "NONE"
-    )  # its lines are not JSON, and clients could cause any number of them
+    # its lines are not JSON, and clients could cause any number of them
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     check_packages(grpc=settings.grpc_port is not None)
     from osa_runtime.serving.logs import LEVELS, Log
     from osa_runtime.serving.operations.server import Server, run_loop

@@ -86,8 +86,13 @@ def train(
     epochs: Annotated[int, typer.Option(help="Passes over the training images.", rich_help_panel=RECIPE)] = 20,
     batch_size: Annotated[int, typer.Option(help="Images per step.", rich_help_panel=RECIPE)] = 32,
     optimizer: Annotated[
-        Literal["adamw", "muon"], typer.Option(help="muon: for the blocks' matrices.", rich_help_panel=RECIPE)
-    ] = "adamw",
+        Literal["adamw", "muon"] | None,
+        typer.Option(
+            help="muon: for the blocks' matrices, AdamW for the rest.",
+            show_default="muon for skipless osa up to depth 16, else adamw",
+            rich_help_panel=RECIPE,
+        ),
+    ] = None,
     lr: Annotated[
         float | None,
         typer.Option(help="Peak learning rate.", show_default="1e-3, beyond depth 16 3e-4", rich_help_panel=RECIPE),
@@ -149,8 +154,9 @@ def train(
         attention=attention, power=power, conditioning=conditioning, spectral_lambda=spectral_lambda, alpha=alpha,
         residual=residual, norm=norm, activation=activation, slope=slope, mlp_ratio=mlp_ratio,
         initialisation=initialisation, pool=pool, depth=depth, dim=dim, heads=heads, patch_size=patch_size,
-        dropout=dropout, epochs=epochs, batch_size=batch_size, optimizer=optimizer, lr=lr, weight_decay=weight_decay,
-        clip=clip, validation=validation, patience=patience, seed=seed, device=device, threads=threads,
+        dropout=dropout, epochs=epochs, batch_size=batch_size, optimizer=optimizer, lr=lr,
+        weight_decay=weight_decay, clip=clip, validation=validation, patience=patience, seed=seed, device=device,
+        threads=threads,
     )  # fmt: skip
     several = None if seeds is None else _parse_seeds(seeds)
     console = Console()

@@ -20,7 +20,6 @@ from osa_runtime.cli.options import (
     SaveInputs,
     Seed,
     ThreadsBySize,
-    parse_sizes,
 )
 
 
@@ -158,21 +157,17 @@ def verify(
     from osa_runtime.atomic import check_writable
     from osa_runtime.cli.verify_report import Files, Signer, VerifyReport, check_data, evaluated, options_of
     from osa_runtime.environment import require
+    from osa_runtime.runtime.device import DeviceOptions
 
     require("Verifying", "torch", "onnx", "safetensors", extra="export")
     files = Files(report, html, save_inputs, save_outputs, artifact if certify else None)
     files.check()
     if bisect is not None:
         check_writable(bisect / "reproduce.py")
-    options = options_of(
-        artifact,
-        parse_sizes("batches", batches),
-        parse_sizes("lengths", lengths),
-        (seed, rtol, atol, bisect),
-        (load_inputs, load_outputs),
-        (device, threads, allow_fallback, runtime),
-        (data, quick, calibration),
-    )
+    where = DeviceOptions(device, threads, allow_fallback, runtime)
+    judged = {"where": where, "seed": seed, "rtol": rtol, "atol": atol, "bisect": bisect, "quick": quick}
+    real = {"data": data, "calibration": calibration}
+    options = options_of(artifact, batches, lengths, load_inputs, load_outputs, **judged, **real)
     signer = Signer.of_key(sign, options, certify=certify, known=against is not None or factory is not None)
     check_data(evaluate)
     from osa_runtime.verification import verify as run_verify

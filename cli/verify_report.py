@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from osa_runtime.cli.options import parse_sizes
 from osa_runtime.errors import InputError
 
 if TYPE_CHECKING:
@@ -287,48 +288,35 @@ class Files:
 
 def options_of(
     artifact: Path,
-    batches: tuple[int, ...] | None,
-    lengths: tuple[int, ...] | None,
-    judge: tuple[int, float | None, float | None, Path | None],
-    loaded: tuple[Path | None, Path | None],
-    where: tuple[str, int | None, bool, str | None],
-    more: tuple[str | None, bool, Path | None] = (None, False, None),
+    batches: str | None,
+    lengths: str | None,
+    load_inputs: Path | None,
+    load_outputs: Path | None,
+    **settings: Any,
 ) -> VerifyOptions:
+    """``settings`` are those of VerifyOptions that need not be read from anything."""
     from osa_runtime.runtime.device import DeviceOptions
     from osa_runtime.verification.cases import read_cases, read_outputs
     from osa_runtime.verification.options import VerifyOptions
     from osa_runtime.verification.subject import Subject
 
-    seed, rtol, atol, bisect = judge
-    inputs, outputs = loaded
-    if inputs is not None and (batches is not None or lengths is not None):
+    options = VerifyOptions(
+        batches=parse_sizes("batches", batches), lengths=parse_sizes("lengths", lengths), **settings
+    )
+    if load_inputs is not None and (batches is not None or lengths is not None):
         raise InputError("--load-inputs brings its own sizes; leave out --batch and --tokens.")
-    if outputs is not None and inputs is None:
+    if load_outputs is not None and load_inputs is None:
         raise InputError("--load-outputs needs the inputs that they belong to: --load-inputs.")
-    for flag, value in (("--rtol", rtol), ("--atol", atol)):
+    for flag, value in (("--rtol", options.rtol), ("--atol", options.atol)):
         if value is not None and not math.isfinite(value):
             raise InputError(f"{flag} is {value}, expected a finite number of 0 or more.")
-    at = DeviceOptions(*where)
-    cases, expected = None, None
-    if inputs is not None:
-        subject = Subject.open(artifact, DeviceOptions())
-        with subject.session:
-            cases = read_cases(inputs, subject.session)
-            expected = read_outputs(outputs, subject.session) if outputs is not None else None
-    return VerifyOptions(
-        where=at,
-        seed=seed,
-        batches=batches,
-        lengths=lengths,
-        atol=atol,
-        rtol=rtol,
-        inputs=cases,
-        outputs=expected,
-        bisect=bisect,
-        data=more[0],
-        quick=more[1],
-        calibration=more[2],
-    )
+    if load_inputs is None:
+        return options
+    subject = Subject.open(artifact, DeviceOptions())
+    with subject.session:
+        cases = read_cases(load_inputs, subject.session)
+        expected = read_outputs(load_outputs, subject.session) if load_outputs is not None else None
+    return dataclasses.replace(options, inputs=cases, outputs=expected)
 
 
 def check_data(data: str | None) -> None:

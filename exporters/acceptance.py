@@ -195,7 +195,7 @@ def artifact_runner(path: Path) -> Run:
 
         evaluator = ReferenceEvaluator(str(path))
         return lambda inputs: list(evaluator.run(None, _named(evaluator.input_names, inputs)))
-    session = load(path)
+    session = load(path, cache=False)
     names = [spec.name for spec in session.inputs]  # a file alone may have other names than its manifest
     return lambda inputs: list(session.run(_named(names, inputs)).values())
 

@@ -102,6 +102,8 @@ def errors_naming_layers(module: nn.Module, retrace: Callable[[], torch.export.E
         raise
     except Exception as error:
         causes = list(_causes(error))
+        for ours in (cause for cause in causes if isinstance(cause, OsaError)):
+            raise ours from error
         layer = entered[-1] if entered else _translated_layer(causes, retrace)
         where = f" in the layer '{layer}'" if layer else ""
         raise ExportError(f"torch cannot capture the model{where}: {reason(causes[-1])}") from error

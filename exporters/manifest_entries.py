@@ -161,6 +161,7 @@ def record(settings: ExportSettings, examples: Examples, target: str | None = No
         {name: int(getattr(dim, "min", 0)) for name, dim in examples.dimensions().items()},
         settings.core,
         target,
+        settings.function_classes if settings.functions == "keep" else (),
     )
 
 
@@ -170,7 +171,7 @@ def recorded_options(manifest: Manifest) -> dict[str, Any]:
     return {
         "format": manifest.format,
         "dtype": "fp16" if manifest.dtype == "fp16" else "fp32",
-        "functions": manifest.functions or "keep",
+        "functions": list(asked.function_classes) or manifest.functions or "keep",
         "opset": manifest.opset or DEFAULT_OPSET,
         "form": asked.form,
         "approximant": asked.approximant,

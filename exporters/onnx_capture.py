@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 import torch
+from onnx_ir.passes.common import CommonSubexpressionEliminationPass
 from torch import Tensor, nn
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
@@ -14,6 +15,8 @@ from osa_runtime.exponential import ExponentialMethod
 from osa_runtime.exporters.examples import Examples
 from osa_runtime.exporters.folding import errors_naming_layers
 from osa_runtime.exporters.functions import DOMAIN, VERSION, FunctionChoice
+from osa_runtime.exporters.module_calls import ModuleCalls, classes_named
+from osa_runtime.exporters.module_functions import outline
 from osa_runtime.exporters.settings import ExportSettings
 from osa_runtime.ops.coefficients import MOST_DENSE_TOKENS
 from osa_runtime.ops.folded import fewest_tokens, is_foldable
@@ -30,6 +33,7 @@ class Calls:
     settings: ExportSettings
     force_mask: bool = False
     choices: set[FunctionChoice] = field(default_factory=set)
+    modules: ModuleCalls = field(default_factory=ModuleCalls)
 
     def replacement(
         self,
@@ -125,14 +129,34 @@ def _node(q: Tensor, k: Tensor, v: Tensor, scale: float | Tensor, mask: Tensor |
 
 
 def capture(module: nn.Module, examples: Examples, settings: ExportSettings) -> tuple[ir.Model, FunctionChoice | None]:
-    """The optimised graph, and the choice of functions that its attention nodes need (None without any)."""
+    """The optimised graph, and the choice of functions that its attention nodes need (None without any).
+
+    Calls of the modules that were asked for are nodes of functions.
+    """
     calls = Calls(settings)
+    calls.modules.classes = classes_named(module, settings.function_classes)
+    calls.modules.marking = settings.functions == "keep"
     model = _trace(module, examples, calls)
     if len({choice.masked for choice in calls.choices}) == 2:
         # All nodes share one definition, so calls without a mask get one in which every token is real.
-        calls = Calls(settings, force_mask=True)
+        calls = Calls(settings, force_mask=True, modules=calls.modules)
         model = _trace(module, examples, calls)
-    return model, _common(calls.choices)
+    # Before inlining: nodes that it merges afterwards would be missing from the list of calls.
+    CommonSubexpressionEliminationPass()(model)
+    choice = _common(calls.choices)
+    if choice is not None and choice.counted:
+        _count_squarings(model)
+    if calls.modules.marking and calls.modules.order:
+        outline(model, calls.modules, module.state_dict())
+    return model, choice
+
+
+def _count_squarings(model: ir.Model) -> None:
+    """Let each call return its number of squarings, so that it can be read in a runtime."""
+    for node in model.graph:
+        if node.domain == DOMAIN:
+            node.resize_outputs(2)
+            node.outputs[1].type, node.outputs[1].shape = ir.TensorType(ir.DataType.INT64), ir.Shape([])
 
 
 def _common(choices: set[FunctionChoice]) -> FunctionChoice | None:
@@ -165,7 +189,13 @@ def _trace(module: nn.Module, examples: Examples, calls: Calls) -> ir.Model:
     def program() -> torch.export.ExportedProgram:
         return torch.export.export(module, examples.tensors, dynamic_shapes=examples.shapes(module))
 
-    with intercept(calls.replacement, calls.layer), torch.no_grad(), quiet(), errors_naming_layers(module, program):
+    with (
+        intercept(calls.replacement, calls.layer),
+        torch.no_grad(),
+        quiet(),
+        errors_naming_layers(module, program),
+        calls.modules.watching(module),
+    ):
         captured = torch.onnx.export(
             module,
             examples.tensors,

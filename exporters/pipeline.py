@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ def export(
     output_names: Sequence[str] | None = None,
     opset: int = DEFAULT_OPSET,
     dtype: str = "fp32",
-    functions: str = "keep",
+    functions: str | Sequence[type[nn.Module] | str] = "keep",
     form: str | None = None,
     approximant: str | None = None,
     squarings: str | int | None = None,
@@ -70,6 +71,8 @@ def export(
             the manifest, and `osa run` and the server's page apply it to pictures.
         class_names: names for the last axis of the logits (the output of that name, or the first); for the manifest.
         checked: False skips the comparison with eager, for callers that compare the artifact by other means.
+        functions: "keep" or "inline" the functions of orthogonal attention in ONNX; or a list of classes of modules,
+            as [Block] or ["package.module:Block"], whose calls become nodes of functions, too.
         form, approximant, squarings: for all attention layers; None keeps the module's own.
         target: a runtime by name (``osa_runtime.targets``), which chooses format, functions, squarings and core.
         core: "float32" leaves no float64 in an ONNX graph with fixed squarings; its answers have two bits less, and
@@ -91,6 +94,8 @@ def export(
         external_data=external_data,
         core=core,
     )
+    if settings.function_classes and settings.functions == "inline":
+        warnings.warn(f"target={target!r} takes no functions: the classes in functions have no effect.", stacklevel=2)
     steps = Progress(progress)
     compiler = None if target is None or not checked else compiler_of(target)
     with steps.step("prepare the module"), torch.no_grad(), squarings_named(settings.squarings):

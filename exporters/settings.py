@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +19,8 @@ DEFAULT_OPSET = 18
 class ExportSettings:
     """``form``, ``approximant`` and ``squarings`` change an ``ExponentialMethod``; None keeps the model's own.
 
-    ``core`` float32 leaves no float64 in an ONNX graph, for runtimes that have none.
+    ``core`` float32 leaves no float64 in an ONNX graph, for runtimes that have none. ``function_classes`` are those of
+    modules that become functions, as package.module:Class; they have no effect where ``functions`` are inlined.
     """
 
     format: str = "onnx"
@@ -30,11 +32,12 @@ class ExportSettings:
     squarings: str | int | None = None
     external_data: bool = False
     core: str = "float64"
+    function_classes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _one_of("format", self.format, tuple(FORMATS))
-        _one_of("dtype", self.dtype, ("fp32", "fp16"), bf16=self.dtype in ("bf16", "bfloat16"))
-        _one_of("functions", self.functions, ("keep", "inline"))
+        _one_of("dtype", self.dtype, ("fp32", "fp16"), _WITHOUT_BF16 if self.dtype in ("bf16", "bfloat16") else "")
+        _one_of("functions", self.functions, ("keep", "inline"), " For modules as functions, pass a list of classes.")
         _one_of("form", self.form, (None, *FORMS))
         _one_of("approximant", self.approximant, (None, *APPROXIMANTS))
         _one_of("core", self.core, CORES)
@@ -60,6 +63,7 @@ class ExportSettings:
         given = {
             f"opset={self.opset}": self.opset != DEFAULT_OPSET,
             f"functions={self.functions!r}": self.functions != "keep",
+            f"A function of {', '.join(self.function_classes)}": bool(self.function_classes),
             "external_data=True": self.external_data,
             f"core={self.core!r}": self.core != "float64",
         }
@@ -68,7 +72,12 @@ class ExportSettings:
 
 
 def settings_for(target: str | None, **options: Any) -> ExportSettings:
-    """The settings of an export, with those of a target; an option at its default is left to the target."""
+    """The settings of an export, with those of a target; an option at its default is left to the target.
+
+    ``functions`` may be a list of classes.
+    """
+    if not isinstance(functions := options.get("functions", "keep"), str):
+        options |= {"functions": "keep", "function_classes": _class_names(functions)}
     if target is None:
         return ExportSettings(**options)
     chosen = target_named(target)
@@ -79,8 +88,20 @@ def settings_for(target: str | None, **options: Any) -> ExportSettings:
     return ExportSettings(**chosen.applied(given))
 
 
-def _one_of(name: str, value: object, choices: tuple[object, ...], bf16: bool = False) -> None:
+def _class_names(functions: Any) -> tuple[str, ...]:
+    if not isinstance(functions, Iterable) or not all(isinstance(one, (str, type)) for one in functions):
+        raise InputError(f"functions={functions!r}: expected keep, inline, or a list of classes of modules.")
+    return tuple(one if isinstance(one, str) else class_name(one) for one in functions)
+
+
+def class_name(kind: type) -> str:
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+_WITHOUT_BF16 = " ONNX Runtime's CPU provider has no bf16 kernels; use fp16 or fp32."
+
+
+def _one_of(name: str, value: object, choices: tuple[object, ...], hint: str = "") -> None:
     if value not in choices:
-        hint = " ONNX Runtime's CPU provider has no bf16 kernels; use fp16 or fp32." if bf16 else ""
         known = ", ".join(str(choice) for choice in choices if choice is not None)
         raise InputError(f"{name}={value!r}: expected one of {known}.{hint}")

@@ -273,7 +273,7 @@ def evaluate(
 def _answers(
     path: Path, samples: Samples, where: DeviceOptions, size: int, tell: Progress
 ) -> tuple[Array, tuple[str, ...]]:
-    """The class that the model gives each sample, and what a reader should know."""
+    """The class that the model assigns to each sample, and notes for the reader."""
     with open_classifier(path, where) as model:
         feeds, notes = samples.feeds(model), samples.notes
         if samples.images is not None and model.standardisation(model.inputs[0].name) is None:

@@ -100,6 +100,7 @@ class ExportRecord:
     smallest: dict[str, int] = field(default_factory=dict)
     core: str = "float64"
     target: str | None = None
+    function_classes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -93,10 +93,26 @@ def reads(node: onnx.NodeProto) -> Iterator[str]:
     yield from (name for name in node.input if name)
     for attribute in node.attribute:
         for graph in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
-            made = {name for inner in graph.node for name in inner.output} | {value.name for value in graph.input}
+            made = {name for inner in graph.node for name in inner.output}
+            made |= {value.name for value in (*graph.input, *graph.initializer)}
             for inner in graph.node:
                 yield from (name for name in reads(inner) if name not in made)
             yield from (value.name for value in graph.output if value.name not in made)
+
+
+def renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
+    """A copy that reads other values, also inside its branches and loops."""
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    copy.input[:] = [names.get(name, name) for name in node.input]
+    for attribute in copy.attribute:
+        for graph in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
+            inner = [renamed(part, names) for part in graph.node]
+            del graph.node[:]
+            graph.node.extend(inner)
+            for value in graph.output:
+                value.name = names.get(value.name, value.name)
+    return copy
 
 
 def makers(nodes: Sequence[onnx.NodeProto]) -> dict[str, int]:

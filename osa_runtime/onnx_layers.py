@@ -9,8 +9,10 @@ import onnx
 from onnx import helper, numpy_helper
 
 from osa_runtime.manifest import AttentionCall
+from osa_runtime.onnx_functions import expanded
 
 DOMAIN, LAYER, ATTENTION = "ai.osa", "OrthogonalSelfAttention", "OrthogonalAttention"
+JOINED = f"{LAYER}Linear"  # the layer, and a linear one behind it
 
 
 def is_layer(node: onnx.NodeProto) -> bool:
@@ -18,10 +20,35 @@ def is_layer(node: onnx.NodeProto) -> bool:
     return node.domain == DOMAIN and node.op_type == LAYER
 
 
+def with_linear_apart(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with each layer and the linear one behind it as nodes of their own, named after their modules."""
+    if not any(node.domain == DOMAIN and node.op_type == JOINED for node in model.graph.node):
+        return model
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    del result.graph.node[:]
+    for node in model.graph.node:
+        result.graph.node.extend(_taken_apart(node) if node.op_type == JOINED else [node])
+    _drop_unused_functions(result)
+    return result
+
+
+def _taken_apart(node: onnx.NodeProto) -> Iterable[onnx.NodeProto]:
+    *inputs, linear, bias = node.input
+    base = linear.removesuffix("/MatMul.weight") if linear.endswith("/MatMul.weight") else f"{node.name}.linear"
+    yield helper.make_node(LAYER, inputs, [node.name, *node.output[1:]], node.name, domain=DOMAIN)
+    yield helper.make_node("MatMul", [node.name, linear], [f"{base}/MatMul"], f"{base}/MatMul")
+    yield helper.make_node("Add", [f"{base}/MatMul", bias], [node.output[0]], f"{base}/Add")
+
+
 def with_projections(
     model: onnx.ModelProto, calls: Sequence[AttentionCall]
 ) -> tuple[onnx.ModelProto, tuple[AttentionCall, ...]]:
-    """The model and its calls with the products of each layer in the graph, where their weights can be rewritten."""
+    """The model and its calls with the products of each layer in the graph, where their weights can be rewritten.
+
+    The functions of modules are expanded for the same reason.
+    """
+    model = with_linear_apart(expanded(model))
     if not any(map(is_layer, model.graph.node)):
         return model, tuple(calls)
     result = onnx.ModelProto()

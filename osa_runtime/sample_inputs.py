@@ -9,7 +9,7 @@ scaled f   random values times f
 broken     NaN in one row, Inf in another
 ids n      all ids in their order, from n on
 pixels     noise, standardised as the manifest records
-strokes    sparse drawings on black, standardised likewise
+strokes    sparse drawings on black, standardised in the same way
 padded     sequences of different lengths, as tokenisers make them, and rubbish in the padding
 left       the same with the padding in front
 first      the first token alone is padding

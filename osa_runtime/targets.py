@@ -1,7 +1,7 @@
 """The runtimes that a model is exported for, and what each of them takes: one table for export and inspection.
 
-``tried`` names the versions that answered right in a test or by hand; where it is empty, nothing was tried here and
-the row is what the runtime's own documentation promises.
+``tried`` names the versions that answered right in the tests or in `make test-runtimes` (docs/runtimes.md); where it
+is empty, nothing was tried here and the row is what the runtime's own documentation promises.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ class Target:
     control_flow: bool = True
     float64: bool = True
     dynamic_axes: bool = True
+    hides_nan: bool = False  # whether a Relu there returns a number for NaN
     newest_opset: int = 23
     newest_ir: int = 10
     package: str | None = None
@@ -67,6 +68,11 @@ class Target:
             yield f"its axes {_some(facts.dynamic_axes)} are dynamic: {self.why}"
         if facts.float64 and not self.float64:
             yield f"it computes in float64, for instance in {_some(facts.float64)}: {self.why}"
+        if facts.hides_nan and self.hides_nan:
+            yield (
+                f"its {' and '.join(facts.hides_nan)} would return a number for NaN there, and so hide that an "
+                f"attention is out of range: export it with target={self.name!r}, which adds a guard"
+            )
         if facts.opset is not None and facts.opset > self.newest_opset:
             yield f"it has opset {facts.opset}, and {self.newest_opset} is the newest that is known to be read there"
         if facts.ir_version is not None and facts.ir_version > self.newest_ir:
@@ -75,7 +81,10 @@ class Target:
 
 @dataclass(frozen=True)
 class GraphNeeds:
-    """What decides whether a runtime takes a model. ``undefined`` are operators that nothing defines."""
+    """What decides whether a runtime takes a model.
+
+    ``undefined`` are operators that nothing defines, ``hides_nan`` those without a guard that some runtimes need.
+    """
 
     format: str
     functions: tuple[str, ...] = ()
@@ -83,6 +92,7 @@ class GraphNeeds:
     control_flow: tuple[str, ...] = ()
     float64: tuple[str, ...] = ()
     dynamic_axes: tuple[str, ...] = ()
+    hides_nan: tuple[str, ...] = ()
     opset: int | None = None
     ir_version: int | None = None
 
@@ -102,14 +112,20 @@ TARGETS = {
             "ort",
             "ONNX Runtime",
             "it runs functions, loops and float64 as they are",
-            tried="1.31.1; 1.18 to 1.25 by hand",
+            tried="1.18.1, 1.20.1, 1.22.1, 1.25.1 and 1.31.1",
         ),
-        Target("ort-web", "ONNX Runtime Web (WASM)", "it runs what ONNX Runtime runs"),
+        Target(
+            "ort-web",
+            "ONNX Runtime Web (WASM)",
+            "it runs what ONNX Runtime runs",
+            tried="1.30.0 in Chromium 150",
+        ),
         Target(
             "webgpu",
             "ONNX Runtime Web (WebGPU)",
             "it has neither float64 nor Loop",
             FLOAT32,
+            tried="1.30.0 in Chromium 150, on SwiftShader",
             **FLAT,
             float64=False,
         ),
@@ -121,6 +137,7 @@ TARGETS = {
             tried="2026.4.1",
             **FLAT,
             float64=False,
+            hides_nan=True,
         ),
         Target(
             "tract",
@@ -135,6 +152,7 @@ TARGETS = {
             "IREE",
             "it computes float64 as float32",
             FLOAT32,
+            tried="3.13.0",
             **FLAT,
             float64=False,
         ),
@@ -143,14 +161,16 @@ TARGETS = {
             "Apache TVM",
             "its ONNX reader has neither functions nor Loop",
             STRAIGHT,
+            tried="0.27.0",
             **FLAT,
+            hides_nan=True,
         ),
         Target(
             "executorch",
             "ExecuTorch",
             "its programs have no while_loop, and tensors of the sizes that they were exported with",
             {"format": "pt2", "squarings": SQUARINGS},
-            tried="1.5.1 by hand",
+            tried="1.5.1",
             control_flow=False,
             dynamic_axes=False,
             package="executorch",
@@ -159,9 +179,11 @@ TARGETS = {
         Target(
             "litert",
             "LiteRT",
-            "its converter has no while_loop",
+            "its converter has no while_loop, no exp2 and no float64, so that it takes softmax and polynomial models",
             {"format": "pt2", "squarings": SQUARINGS},
+            tried="0.10.0",
             control_flow=False,
+            float64=False,
             package="litert_torch",
             file="model.tflite",
         ),
@@ -170,6 +192,7 @@ TARGETS = {
             "AOTInductor",
             "it compiles an exported program, with its loops",
             {"format": "pt2"},
+            tried="torch 2.13",
             package="torch",
             file="compiled.pt2",
         ),

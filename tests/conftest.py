@@ -10,11 +10,16 @@ import sys
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 # Before torch is imported: test processes with a thread per core each would fight over the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Tests leave nothing in the user's cache, and load what they exported; those of the cache have a folder of their own.
+os.environ["OSA_MODEL_CACHE"] = "off"
 
 # A shell makes jobs in the background ignore the interrupt, and what tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -102,3 +107,17 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], P
 
     home = tmp_path_factory.mktemp("exported")
     return lambda model, kind: export_small(home, model, kind)
+
+
+@pytest.fixture(scope="session")
+def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a data set called mnist: ten brightnesses."""
+    random, folder = np.random.RandomState(0), tmp_path_factory.mktemp("data")
+
+    def part(count: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        y = np.arange(count) % 10
+        return (random.rand(count, 28, 28) * 60 + 19 * y[:, None, None]).astype(np.uint8), y
+
+    (x, y), (x_test, y_test) = part(300), part(100)
+    np.savez(folder / "mnist.npz", x=x, y=y, x_test=x_test, y_test=y_test)
+    return folder

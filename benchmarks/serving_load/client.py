@@ -12,7 +12,7 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import httptools
 import uvloop
@@ -161,18 +161,21 @@ class GrpcConnection(ClosedLoopConnection):
             self._leave(f"grpc-status {status}: {self._status.get('grpc-message', '')}")
 
 
-@dataclass(frozen=True)
-class Block:
-    """Requests per second and the latencies, in seconds, after the warm-up; ``answers`` counts all of the block."""
+class Block(NamedTuple):
+    """Requests per second and the latencies, in seconds, after the warm-up; ``answers`` counts all of the block.
+
+    ``core_seconds`` are those that the server computed per request: other processes hardly change them.
+    """
 
     rate: float
     median: float
     p99: float
     answers: int
+    core_seconds: float = 0.0
 
 
 def run_block(
-    addresses: Sequence[tuple[str, int]],
+    address: tuple[str, int],
     questions: Sequence[Question],
     protocol: str,
     concurrency: int,
@@ -185,7 +188,7 @@ def run_block(
     gc.collect()
     gc.disable()
     try:
-        recorder = uvloop.run(_drive(connect, addresses, requests, concurrency, warm_up + seconds))
+        recorder = uvloop.run(_drive(connect, address, requests, concurrency, warm_up + seconds))
     finally:
         gc.enable()
     for index, _, _, answer in recorder.answers:
@@ -202,7 +205,7 @@ def run_block(
 
 async def _drive(
     connect: Callable[[Recorder, int], asyncio.Protocol],
-    addresses: Sequence[tuple[str, int]],
+    address: tuple[str, int],
     requests: Sequence[bytes],
     concurrency: int,
     seconds: float,
@@ -211,7 +214,6 @@ async def _drive(
     recorder = Recorder(requests, time.perf_counter() + seconds, open=concurrency)
     transports = []
     for number in range(concurrency):
-        address = addresses[number % len(addresses)]
         transport, _ = await loop.create_connection(lambda number=number: connect(recorder, number), *address)
         transports.append(transport)
     try:

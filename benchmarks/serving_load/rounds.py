@@ -16,11 +16,12 @@ from torch import Tensor, nn
 
 from osa_runtime import export, load
 from osa_runtime.benchmarking.result import Percentiles, spread_of
+from osa_runtime.benchmarking.timing import timed_opening
 from serving_load.client import Block, run_block
 from serving_load.messages import BadAnswer, Question
 from serving_load.servers import Contender, ServerWatch
 
-PAUSE, WARM_UP, RUN_SECONDS = 0.2, 0.4, 0.5
+PAUSE, WARM_UP = 0.2, 0.4
 QUESTIONS = 16
 
 
@@ -56,16 +57,10 @@ class Served:
             (answer,) = self._session.run({spec.name: array}).values()
             self.questions.append(Question(self.name, spec.name, array, answer))
 
-    def run_time(self, seconds: float) -> float:
+    def run_time(self, runs: int = 50) -> float:
         """Seconds that one run takes in this process: the median."""
-        times: list[float] = []
-        end = time.perf_counter() + seconds
-        while not times or time.perf_counter() < end:
-            question = self.questions[len(times) % QUESTIONS]
-            start = time.perf_counter()
-            self._session.run({question.input: question.array})
-            times.append(time.perf_counter() - start)
-        return statistics.median(times)
+        feeds = {self.questions[0].input: self.questions[0].array}
+        return timed_opening(lambda: self._session.run(feeds), runs)[1]
 
 
 class Point(NamedTuple):
@@ -75,64 +70,40 @@ class Point(NamedTuple):
 
 
 @dataclass
-class Series:
-    """The blocks of one contender at one point, one per round; or why there are none.
+class Measured:
+    """A block per round, by contender and point; one that answered wrongly has a reason in ``failures`` instead.
 
-    ``cores`` has the seconds that the server computed per request: other processes hardly change it.
+    ``others`` has the cores that other processes used, per block; ``runs`` the models' own seconds, per round.
     """
 
-    blocks: list[Block] = field(default_factory=list)
-    cores: list[float] = field(default_factory=list)
-    failure: str = ""
-
-    @property
-    def rates(self) -> list[float]:
-        return [block.rate for block in self.blocks]
-
-    @property
-    def rate(self) -> float | None:
-        return statistics.median(self.rates) if self.blocks else None
-
-    @property
-    def latency(self) -> float | None:
-        return statistics.median(block.median for block in self.blocks) if self.blocks else None
-
-    @property
-    def core_seconds(self) -> float | None:
-        """Seconds of a core per request."""
-        return statistics.median(self.cores) if self.cores else None
-
-    @property
-    def spread(self) -> float | None:
-        """From the slowest to the fastest round, relative to the median."""
-        return (max(self.rates) - min(self.rates)) / statistics.median(self.rates) if self.blocks else None
-
-    def ratio(self, other: "Series") -> Percentiles | None:
-        return spread_of(np.divide(self.rates, other.rates)) if self.blocks and other.blocks else None
-
-
-@dataclass
-class Measured:
-    """``others`` has the cores that other processes used, per block; ``runs`` the models' own seconds, per round."""
-
-    table: dict[tuple[str, Point], Series] = field(default_factory=dict)
+    blocks: dict[tuple[str, Point], list[Block]] = field(default_factory=dict)
+    failures: dict[tuple[str, Point], str] = field(default_factory=dict)
     others: list[float] = field(default_factory=list)
     runs: dict[str, list[float]] = field(default_factory=dict)
 
-    def at(self, name: str, point: Point) -> Series:
-        return self.table.get((name, point), Series())
+    def figures(self, name: str, point: Point, figure: str = "rate") -> list[float]:
+        return [getattr(block, figure) for block in self.blocks.get((name, point), ())]
+
+    def median(self, name: str, point: Point, figure: str = "rate") -> float | None:
+        found = self.figures(name, point, figure)
+        return statistics.median(found) if found else None
+
+    def ratio(self, name: str, point: Point, other: str, there: Point | None = None) -> Percentiles | None:
+        """The rate over that of another contender, at the same point unless it says otherwise."""
+        ours, theirs = self.figures(name, point), self.figures(other, there or point)
+        return spread_of(np.divide(ours, theirs)) if ours and theirs else None
 
     def fastest(self, name: str, model: str, concurrency: int, protocols: Sequence[str]) -> Point | None:
         """The first protocol where it works, otherwise the fastest of the others."""
         points = [Point(model, protocol, concurrency) for protocol in protocols]
-        working = [point for point in points if self.at(name, point).blocks]
+        working = [point for point in points if self.figures(name, point)]
         if points[0] in working:
             return points[0]
-        return max(working, key=lambda point: self.at(name, point).rate or 0, default=None)
+        return max(working, key=lambda point: self.median(name, point) or 0, default=None)
 
     def overhead(self, name: str, point: Point) -> float | None:
         """Seconds of a request beyond the model's own run, client and network stack included."""
-        latency = self.at(name, point).latency
+        latency = self.median(name, point, "median")
         return None if latency is None else latency - statistics.median(self.runs[point.model])
 
 
@@ -147,26 +118,31 @@ def measure(
     measured, by_name = Measured(), {model.name: model for model in models}
     for number in range(rounds):
         for model in models:
-            measured.runs.setdefault(model.name, []).append(model.run_time(RUN_SECONDS))
+            measured.runs.setdefault(model.name, []).append(model.run_time())
         for point, names in plan.items():
             there = [contender for contender in contenders if contender.name in names]
             first = number % len(there) if there else 0
             for contender in (*there[first:], *there[:first]):
-                series = measured.table.setdefault((contender.name, point), Series())
-                if series.failure:
-                    continue  # a contender that answered wrongly has no figure
-                time.sleep(PAUSE)
-                watch = ServerWatch(contender.processes)
-                addresses = contender.grpc if point.protocol == "grpc" else contender.http
-                questions = by_name[point.model].questions
-                try:
-                    block = run_block(addresses, questions, point.protocol, point.concurrency, WARM_UP, seconds)
-                except (BadAnswer, OSError) as error:
-                    series.failure, series.blocks, series.cores = str(error), [], []
-                    continue
-                used, others = watch.look()
-                series.blocks.append(block)
-                series.cores.append(used / block.answers)
-                measured.others.append(others)
+                _measure_block(measured, contender, point, by_name[point.model].questions, seconds)
         print(f"round {number + 1} of {rounds} done", flush=True)
     return measured
+
+
+def _measure_block(
+    measured: Measured, contender: Contender, point: Point, questions: Sequence[Question], seconds: float
+) -> None:
+    key = contender.name, point
+    if key in measured.failures:
+        return
+    time.sleep(PAUSE)
+    watch = ServerWatch(contender.process)
+    address = contender.grpc if point.protocol == "grpc" else contender.http
+    try:
+        block = run_block(address, questions, point.protocol, point.concurrency, WARM_UP, seconds)
+    except (BadAnswer, OSError) as error:
+        measured.failures[key] = " ".join(str(error).split())
+        measured.blocks.pop(key, None)
+        return
+    used, others = watch.look()
+    measured.blocks.setdefault(key, []).append(block._replace(core_seconds=used / block.answers))
+    measured.others.append(others)

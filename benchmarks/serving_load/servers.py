@@ -14,7 +14,7 @@ import urllib.request
 import venv
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from osa_runtime.benchmarking.machine import ContentionWatch
 from osa_runtime.packaging.triton_config import TritonSettings
@@ -42,27 +42,21 @@ class Missing(Exception):
 
 
 class Contender:
-    """``http`` and ``grpc`` hold an address for each process."""
+    """``http`` and ``grpc`` are its addresses; leaving ``closing`` stops it."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
-        self.http: list[tuple[str, int]] = []
-        self.grpc: list[tuple[str, int]] = []
-        self.processes: list[int] = []
-        self.closing = contextlib.ExitStack()
+        self.name, self.closing = name, contextlib.ExitStack()
 
-    def add(self, process: int, http: int, grpc: int) -> None:
-        self.processes.append(process)
-        self.http.append(("127.0.0.1", http))
-        self.grpc.append(("127.0.0.1", grpc))
+    def found_at(self, process: int, http: int, grpc: int) -> Self:
+        self.process, self.http, self.grpc = process, ("127.0.0.1", http), ("127.0.0.1", grpc)
+        return self
 
-    def launch(self, command: Command) -> "Contender":
+    def launch(self, command: Command) -> Self:
         http, grpc = free_ports(2)
         log = self.closing.enter_context(tempfile.TemporaryFile("w+"))  # noqa: SIM115 - closed with the rest
         variables = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE)}
         child = subprocess.Popen(command(http, grpc), stdout=log, stderr=subprocess.STDOUT, env=variables)
         self.closing.callback(_stop, child)
-        self.add(child.pid, http, grpc)
         end = time.monotonic() + START_SECONDS
         while not _is_ready(http):
             if child.poll() is not None or time.monotonic() > end:
@@ -71,32 +65,32 @@ class Contender:
                 self.closing.close()
                 raise Missing(f"{self.name} did not start: {reason}")
             time.sleep(0.2)
-        return self
+        return self.found_at(child.pid, http, grpc)
 
     def memory(self) -> float:
         """Megabytes; pages that its processes share are counted once (PSS)."""
-        files = [Path(f"/proc/{member}/smaps_rollup") for member in family(self.processes)]
+        files = [Path(f"/proc/{member}/smaps_rollup") for member in family(self.process)]
         lines = [line for file in files for line in file.read_text().splitlines() if line.startswith("Pss:")]
         return sum(int(line.split()[1]) for line in lines) / 1024
 
 
 class ServerWatch:
-    """The use of the cores since this was made: by the server's processes, and by all others but this one."""
+    """The use of the cores since this was made: by the server, and by all others but this one."""
 
-    def __init__(self, processes: Sequence[int]) -> None:
-        self._processes, self._start = processes, time.perf_counter()
-        self._watch, self._used = ContentionWatch(), _core_seconds(processes)
+    def __init__(self, process: int) -> None:
+        self._process, self._start = process, time.perf_counter()
+        self._watch, self._used = ContentionWatch(), _core_seconds(process)
 
     def look(self) -> tuple[float, float]:
         """The seconds that the server used, and how many cores the others kept busy."""
-        used = _core_seconds(self._processes) - self._used
+        used = _core_seconds(self._process) - self._used
         busy = self._watch.busy_cores() or 0.0
         return used, max(0.0, busy - used / (time.perf_counter() - self._start))
 
 
-def family(processes: Sequence[int]) -> list[int]:
-    """The processes and all below them."""
-    found = list(processes)
+def family(process: int) -> list[int]:
+    """The process and all below it."""
+    found = [process]
     for parent in found:
         for file in Path(f"/proc/{parent}/task").glob("*/children"):
             with contextlib.suppress(OSError):  # the thread has ended meanwhile
@@ -104,9 +98,9 @@ def family(processes: Sequence[int]) -> list[int]:
     return found
 
 
-def _core_seconds(processes: Sequence[int]) -> float:
+def _core_seconds(process: int) -> float:
     ticks = 0
-    for member in family(processes):
+    for member in family(process):
         fields = Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()
         ticks += int(fields[11]) + int(fields[12])
     return ticks / os.sysconf("SC_CLK_TCK")
@@ -176,8 +170,7 @@ def start_triton(name: str, folders: Sequence[Path], delay_us: int = 0) -> Conte
         contender.closing.close()
         raise Missing(str(error)[-500:]) from error
     http, grpc = (int(address.rpartition(":")[2]) for address in (server.http, server.grpc))
-    contender.add(server.process.pid, http, grpc)
-    return contender
+    return contender.found_at(server.process.pid, http, grpc)
 
 
 def start_kserve(name: str, folders: Sequence[Path]) -> Contender:

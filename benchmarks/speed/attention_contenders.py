@@ -19,11 +19,12 @@ from onnx import parser
 from torch import Tensor, nn
 
 from osa_runtime import orthogonal_attention
+from osa_runtime.benchmarking.result import Percentiles
 from osa_runtime.benchmarking.timing import TimedCall
 from osa_runtime.exporters import export
 from osa_runtime.nn.projection import merge_heads
 from osa_runtime.ops.reference import lowrank_orthogonal_attention, orthonormal_core, paper_attention
-from speed.contest import Pace, Row, Way, measure_row
+from speed.contest import Pace, Row, Variant, measure_row
 
 HEADS = 6
 TRAINED_NORM = 2.0  # trained models have ‖S‖₂ of 1 to 3
@@ -97,7 +98,7 @@ PAPER, DENSE = "paper, eager", "matrix_exp, eager"
 SOFTMAX, SDPA, SGEMM = "softmax, ORT", "softmax, torch", "sgemm"
 ALL = (SEPARATE, PACKED, EAGER, PAPER, DENSE, SOFTMAX, SDPA)
 HOLD_SCORES = ("Attention", "MatMul–Softmax–MatMul")
-MOST_SCORES = 2 << 30  # bytes of N × N scores; ways that hold them are left out beyond
+MOST_SCORES = 2 << 30  # bytes of N × N scores; variants that hold them are left out beyond
 SGEMM_SIZE = 1536
 SGEMM_FLOPS = 2.0 * SGEMM_SIZE**3
 
@@ -121,31 +122,32 @@ class Operators:
         inputs = make_inputs(point)
         exact = cache(lambda softmax: inputs.exact_softmax() if softmax else inputs.exact_orthogonal())
         with torch.inference_mode():
-            ways = {name: found for name in names if (found := self._ways(name, inputs))}
+            variants = {name: found for name in names if (found := self._variants(name, inputs))}
             known = lambda name: None if name == SGEMM else exact(name in (SOFTMAX, SDPA))  # noqa: E731
-            return measure_row(point, ways, known, pace, self._threads)
+            return measure_row(point, variants, known, pace, self._threads)
 
-    def _ways(self, name: str, inputs: Inputs) -> dict[str, Way]:
+    def _variants(self, name: str, inputs: Inputs) -> dict[str, Variant]:
         arguments = (inputs.q, inputs.k, inputs.v, inputs.scale)
         tokens = inputs.q.size(-2)
-        if name == DENSE and tokens > 2 * self.width:
-            return {}  # S is larger than the core
         if name in (EAGER, PAPER, DENSE):
             method = {EAGER: orthogonal_attention, PAPER: paper_attention, DENSE: dense_exponential}[name]
-            return {"": Way(partial(method, *arguments))}
+            too_large = name == DENSE and tokens > 2 * self.width  # S is larger than the core
+            return {} if too_large else {"": Variant(partial(method, *arguments))}
         if name == SDPA:
-            return {"": Way(partial(nn.functional.scaled_dot_product_attention, *arguments[:3]))}
+            return {"": Variant(partial(nn.functional.scaled_dot_product_attention, *arguments[:3]))}
         if name == SEPARATE:
-            return {"": Way(self._run(SEPARATE, inputs.by_head))}
+            return {"": Variant(self._run(SEPARATE, inputs.by_head))}
         if name == PACKED:
-            return {"": Way(self._run(PACKED, {"packed": inputs.packed}), _split)}
+            return {"": Variant(self._run(PACKED, {"packed": inputs.packed}), _split)}
         if name == SOFTMAX:
             scores = 4 * math.prod(inputs.q.shape[:2]) * tokens**2
-            ways = {way: Way(self._run(way, inputs.by_head)) for way in HOLD_SCORES if scores <= MOST_SCORES}
-            return {"MultiHeadAttention": Way(self._run("MultiHeadAttention", inputs.merged), _split)} | ways
+            variants = {
+                variant: Variant(self._run(variant, inputs.by_head)) for variant in HOLD_SCORES if scores <= MOST_SCORES
+            }
+            return {"MultiHeadAttention": Variant(self._run("MultiHeadAttention", inputs.merged), _split)} | variants
         assert name == SGEMM
         a, b = torch.randn(2, SGEMM_SIZE, SGEMM_SIZE, generator=torch.Generator().manual_seed(0))
-        return {"torch": Way(partial(torch.mm, a, b)), "ORT": Way(self._run(SGEMM, {"q": a, "k": b}))}
+        return {"torch": Variant(partial(torch.mm, a, b)), "ORT": Variant(self._run(SGEMM, {"q": a, "k": b}))}
 
     def _run(self, name: str, feeds: Mapping[str, Tensor]) -> TimedCall:
         session, arrays = self._sessions[name], {key: np.ascontiguousarray(x.numpy()) for key, x in feeds.items()}
@@ -162,6 +164,13 @@ def minimal_flops(point: Point) -> float:
     tokens = 2 * n * 2 * d * 3 * d + 2 * n * 2 * d * d
     core = 3 * 2 * (2 * d) ** 3 + 2 * (2 * d) ** 2 * d
     return float(point.batch * HEADS * (tokens + core))
+
+
+def share_of_sgemm(row: Row, ours: str) -> Percentiles | None:
+    """The rate over the minimal operations, relative to the rate of one large product in the same rounds."""
+    found = row.contest.ratio(ours, SGEMM)
+    factor = minimal_flops(row.place) / SGEMM_FLOPS
+    return found and Percentiles(factor * found.median, factor * found.p10, factor * found.p90)
 
 
 def _split(merged: NDArray[np.float32]) -> Tensor:
@@ -187,7 +196,7 @@ class SeparateAttention(nn.Module):
 
 
 class PackedAttention(SeparateAttention):
-    """As in a layer: one array (batch, tokens, heads·3·width) from the projection, and the heads merged at the end."""
+    """The layout of a layer: one array (batch, tokens, heads·3·width) goes in, and the heads are merged at the end."""
 
     def forward(self, packed: Tensor) -> Tensor:  # type: ignore[override]  # the layout is the difference
         heads = packed.reshape(packed.size(0), packed.size(1), HEADS, 3 * self.width).transpose(1, 2)

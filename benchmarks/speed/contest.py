@@ -3,8 +3,9 @@
 The blocks are those of ``osa bench``. Here contenders may differ a thousandfold, so each has as many calls as suit it.
 """
 
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -49,18 +50,18 @@ class Contest:
         return spread_of(block_medians(self.blocks[name]))
 
     def ratio(self, name: str, against: str) -> Percentiles | None:
-        """How many times as fast as ``against`` it is, round by round; None where one of them has no time."""
+        """The speed relative to ``against``, round by round; None if one of them has no time."""
         return ratio(self.blocks[name], self.blocks[against]) if name in self and against in self else None
 
     def doubt(self, name: str) -> str | None:
-        """Why not to trust the time of this contender."""
+        """The reason not to trust the time of this contender, or None."""
         rounds, spread = len(self.blocks[name]), self.milliseconds(name).relative
         if contention := contention_doubt(self.busy, self.threads):
             return contention
         if rounds < LEAST_ROUNDS:
             return f"{rounds} rounds are too few; expected {LEAST_ROUNDS} or more."
         wide = spread > LARGEST_SPREAD
-        return f"the rounds spread by {spread:.0%}, more than {LARGEST_SPREAD:.0%}." if wide else None
+        return f"the rounds spread by more than {LARGEST_SPREAD:.0%}." if wide else None
 
     def as_dict(self, **more: Mapping[str, Any]) -> dict[str, Any]:
         """``more`` has further figures by contender."""
@@ -79,27 +80,29 @@ def compete(calls: Mapping[str, TimedCall], pace: Pace, threads: int, clock: Clo
     return Contest(blocks, watch.busy_cores(), threads)
 
 
-def fastest(candidates: Mapping[str, TimedCall], threads: int) -> str:
-    """The fastest of several ways to compute the same, by a short contest."""
-    if len(candidates) == 1:
-        return next(iter(candidates))
-    first = {name: _seconds(call) for name, call in candidates.items()}
-    if max(first.values()) >= SLOW:
-        return min(first, key=lambda name: first[name])
-    contest = compete(candidates, Pace(rounds=5, block_seconds=0.03), threads)
-    return min(candidates, key=lambda name: contest.milliseconds(name).median)
-
-
-class Way(NamedTuple):
-    """One way to compute something: the call, and its result as a tensor that can be compared."""
+class Variant(NamedTuple):
+    """One implementation of a contender: the call, and its result as a tensor that can be compared."""
 
     call: TimedCall
     as_tensor: Callable[[Any], Tensor] = torch.as_tensor
 
 
+def fastest(variants: Mapping[str, Variant], threads: int) -> str:
+    """The fastest of several variants of a contender, by a short contest."""
+    if len(variants) == 1:
+        return next(iter(variants))
+    first = {name: _seconds(variant.call) for name, variant in variants.items()}
+    if max(first.values()) >= SLOW:
+        return min(first, key=lambda name: first[name])
+    contest = compete(
+        {name: variant.call for name, variant in variants.items()}, Pace(rounds=5, block_seconds=0.03), threads
+    )
+    return min(variants, key=lambda name: contest.milliseconds(name).median)
+
+
 @dataclass(frozen=True)
 class Row:
-    """The contest at one place. ``ways`` has the fastest way of contenders that have several.
+    """The contest at one place. ``variants`` has the fastest variant of contenders that have several.
 
     ``errors`` are against float64, relative; a contender whose answer was wrong is in ``wrong`` and has no time.
     """
@@ -107,32 +110,31 @@ class Row:
     place: Any
     contest: Contest
     errors: Mapping[str, float]
-    ways: Mapping[str, str] = field(default_factory=dict)
+    variants: Mapping[str, str] = field(default_factory=dict)
     wrong: Mapping[str, float] = field(default_factory=dict)
 
 
 def measure_row(
     place: Any,
-    contenders: Mapping[str, Mapping[str, Way]],
+    contenders: Mapping[str, Mapping[str, Variant]],
     exact: Callable[[str], Tensor | None],
     pace: Pace,
     threads: int,
+    coarse: Sequence[str] = (),
 ) -> Row:
-    """Each contender takes part with the fastest of its ways; ``exact`` has its answer, None where there is none."""
-    calls, errors, chosen, wrong = {}, {}, {}, {}
-    for name, ways in contenders.items():
-        best = fastest({way: found.call for way, found in ways.items()}, threads)
-        if best:
-            chosen[name] = best
-        expected = exact(name)
-        if expected is not None:
-            error = relative_error(ways[best].as_tensor(ways[best].call()), expected)
-            if not error <= WRONG:  # NaN, too
-                wrong[name] = error
-                continue
-            errors[name] = error
-        calls[name] = ways[best].call
-    return Row(place, compete(calls, pace, threads), errors, chosen, wrong)
+    """Each contender takes part with the fastest of its variants; ``exact`` has its answer, None if there is none.
+
+    Any finite answer of a ``coarse`` one is its answer.
+    """
+    chosen = {name: fastest(variants, threads) for name, variants in contenders.items()}
+    variants = {name: contenders[name][best] for name, best in chosen.items()}
+    answers = {name: expected for name in variants if (expected := exact(name)) is not None}
+    errors = {name: relative_error(variants[name].as_tensor(variants[name].call()), x) for name, x in answers.items()}
+    limits = {name: math.inf if name in coarse else WRONG for name in errors}
+    wrong = {name: error for name, error in errors.items() if not error <= limits[name]}  # NaN, too
+    contest = compete({name: variant.call for name, variant in variants.items() if name not in wrong}, pace, threads)
+    right = {name: error for name, error in errors.items() if name not in wrong}
+    return Row(place, contest, right, {name: best for name, best in chosen.items() if best}, wrong)
 
 
 def relative_error(found: Tensor, exact: Tensor) -> float:
@@ -153,7 +155,7 @@ def all_doubts(contests: Mapping[str, Contest]) -> list[str]:
 
 
 def _seconds(call: TimedCall) -> float:
-    """Of the second call; the first may compile, or fill caches. One that is slow is not called twice."""
+    """Seconds of the second call; the first may compile, or fill caches. A slow one is not called twice."""
     for _ in range(2):
         start = time.perf_counter()
         call()

@@ -12,7 +12,7 @@ from osa_runtime.benchmarking.machine import describe_machine
 from osa_runtime.benchmarking.result import Percentiles, format_ratio, plural
 from osa_runtime.environment import usable_cores
 from osa_runtime.plotting import Draw, write_figure
-from speed.contest import LEAST_ROUNDS, Contest, Pace, all_doubts
+from speed.contest import LEAST_ROUNDS, Contest, Pace
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 QUICK = Pace(rounds=2, block_seconds=0.005, pause=0.01)
@@ -20,12 +20,17 @@ MARK = {True: "met", False: "**missed**", None: "?"}
 MIB = 1 << 20
 
 
-def parser_of(description: str | None) -> argparse.ArgumentParser:
+def parser_of(
+    description: str | None, rounds: int = LEAST_ROUNDS, threads: int | None = None
+) -> argparse.ArgumentParser:
+    """``threads`` are those of a benchmark that has no choice of them."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=LEAST_ROUNDS, help=f"{LEAST_ROUNDS} or more for figures to trust")
-    parser.add_argument("--threads", type=int, default=usable_cores(), help="of every contender; all cores by default")
+    parser.add_argument("--rounds", type=int, default=rounds, help=f"{rounds} or more for figures to trust")
+    if threads is None:
+        parser.add_argument("--threads", type=int, default=usable_cores(), help="of each contender; default: all cores")
     parser.add_argument("--quick", action="store_true", help="small sizes and few rounds, to see that it works")
     parser.add_argument("--out", type=Path, help=f"a folder; {RESULTS.name}/ next to the script, or quick/ in it")
+    parser.set_defaults(**{} if threads is None else {"threads": threads})
     return parser
 
 
@@ -55,10 +60,20 @@ class Verdict:
     met: bool | None = None
 
 
-def at_least(target: str, least: float, found: Percentiles | None) -> Verdict:
-    if found is None:
+def judge(
+    target: str,
+    value: float | Percentiles | None,
+    text: str = "{:.2f} ×",
+    least: float = float("-inf"),
+    most: float = float("inf"),
+) -> Verdict:
+    """The median counts, and is shown with its percentiles."""
+    if value is None:
         return Verdict(target)
-    return Verdict(target, f"{found.median:.2f} × ({found.p10:.2f} to {found.p90:.2f})", found.median >= least)
+    if isinstance(value, Percentiles):
+        shown = f"{text.format(value.median)} ({value.p10:.2f} to {value.p90:.2f})"
+        return Verdict(target, shown, least <= value.median <= most)
+    return Verdict(target, text.format(value), least <= value <= most)
 
 
 class Plot(NamedTuple):
@@ -69,12 +84,15 @@ class Plot(NamedTuple):
 
 @dataclass(frozen=True)
 class Report:
-    """``facts`` and ``content`` are for the JSON, ``about`` and ``sections`` for the Markdown; ``plots`` are files."""
+    """``facts`` and ``content`` are for the JSON, ``about`` and ``sections`` for the Markdown; ``plots`` are files.
+
+    ``doubts`` are the reasons not to trust the figures.
+    """
 
     name: str
     title: str
     facts: Mapping[str, Any]
-    contests: Mapping[str, Contest]
+    doubts: Sequence[str]
     content: Mapping[str, Any]
     sections: Sequence[str]
     verdicts: Sequence[Verdict] = ()
@@ -82,34 +100,25 @@ class Report:
     about: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        doubts = all_doubts(self.contests)
-        judged = {"trustworthy": not doubts, "doubts": doubts, "targets": [asdict(v) for v in self.verdicts]}
+        judged = {"trustworthy": not self.doubts, "doubts": list(self.doubts)}
+        judged |= {"targets": [asdict(verdict) for verdict in self.verdicts]}
         plots = {"plots": {plot.title: file for file, plot in self.plots.items()}} if self.plots else {}
         return {"benchmark": self.name, **self.facts, **plots, **judged, **self.content}
 
     def as_markdown(self) -> str:
-        doubts = all_doubts(self.contests)
         quiet = "Nothing spoke against these figures: the machine was quiet and the rounds agreed.\n"
-        noisy = "\n".join(["**Do not trust this run.**\n", *(f"- {doubt}" for doubt in doubts)]) + "\n"
+        noisy = "\n".join(["**Do not trust this run.**\n", *(f"- {doubt}" for doubt in self.doubts)]) + "\n"
         rows = [[verdict.target, verdict.found, MARK[verdict.met]] for verdict in self.verdicts]
         targets = ["## Targets\n", table(["target", "found", ""], rows)] if rows else []
         plots = "".join(f"![{plot.title}]({file})\n" for file, plot in self.plots.items())
-        parts = [
-            f"# {self.title}\n",
-            circumstances(self.facts),
-            self.about,
-            noisy if doubts else quiet,
-            *targets,
-            plots,
-        ]
-        return "\n".join(part for part in (*parts, *self.sections) if part)
+        head = [f"# {self.title}\n", circumstances(self.facts), self.about, noisy if self.doubts else quiet]
+        return "\n".join(part for part in (*head, *targets, plots, *self.sections) if part)
 
     def write(self, folder: Path) -> None:
         write_text(folder / f"{self.name}.json", json.dumps(self.as_json(), indent=1, ensure_ascii=False) + "\n")
         write_text(folder / f"{self.name}.md", self.as_markdown())
-        noisy = bool(all_doubts(self.contests))
         for file, plot in self.plots.items():
-            write_figure(folder / file, plot.size, marked(plot.draw) if noisy else plot.draw)
+            write_figure(folder / file, plot.size, marked(plot.draw) if self.doubts else plot.draw)
         print(self.as_markdown())
         print(f"wrote {', '.join([f'{self.name}.json', f'{self.name}.md', *self.plots])} to {folder}")
 

@@ -1,5 +1,6 @@
 """The ``ai.osa`` functions, version 1: orthogonal attention in standard ONNX operators, for any runtime.
 
+    OrthogonalSelfAttentionLinear(x, weight, out, scale, linear, bias) the layer and a linear one behind it
     OrthogonalSelfAttention(x, weight, out, scale[, mask]) the layer: X·T from XᵀX for N ≫ D, else by
     OrthogonalAttention(q, k, v, scale[, mask])   exp(scale·(QKᵀ − KQᵀ))·V
     ├── DenseChange(q, k, v, c)                   (e^S − I)·V through S itself, for N ≤ 2d

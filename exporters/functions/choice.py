@@ -20,7 +20,8 @@ class FunctionChoice(ExponentialMethod):
 
     ``counted`` adds a second output to OrthogonalAttention, the number of squarings that the data needed.
     With ``fallback`` the dense form answers what the low-rank form has no digits of, as auto does.
-    ``layered`` adds OrthogonalSelfAttention, the whole layer; if ``sized``, the graph decides whether to fold it.
+    ``layered`` adds OrthogonalSelfAttention, the whole layer; if ``sized``, the graph decides whether to fold it; if
+    ``joined``, there is one with the linear layer behind it, too.
     Without ``any_type`` the definition takes float32 alone. That saves casts, which not all runtimes remove.
 
     A fixed number of squarings leaves no control flow in the graph: no Loop, and a low-rank core that is always in
@@ -35,6 +36,7 @@ class FunctionChoice(ExponentialMethod):
     fallback: bool = False
     layered: bool = False
     sized: bool = True
+    joined: bool = False
 
     @property
     def evaluation(self) -> ExponentialMethod:

@@ -19,6 +19,7 @@ from osa_runtime.ops.coefficients import (
     LEAST_SQUARE,
     MEAN_SAMPLE,
     NEAR_REACH,
+    SMALL_CORE,
     TINY_SQUARE,
 )
 
@@ -29,15 +30,18 @@ DESCRIPTION = """exp(S)·V·W_O of all heads, from x (batch, N, D): orthogonal s
 weight: (D, heads·3d), the columns [W_Q W_K W_V] head by head; out: (heads·d, D); scale: (heads,). {mask}
 """
 MASKED = "mask: boolean (batch, N), True for real tokens."
+JOINED = """OrthogonalSelfAttention, then ·linear + bias, (D, K) and (K): X·(T·W) + b without an N×D result between.
+
+W_O·W is a constant, which runtimes compute once."""
 
 
 @script(osa, default_opset=op)
-def FoldingPays(x, weight, scale):
+def FoldingPays(x, weight, out, scale):
     """True if T and X·T take fewer multiply-adds than queries, keys, values and their way through the core."""
     tokens, dim = op.Split(op.Cast(op.Shape(x, start=1), to=FLOAT), num_outputs=2)
     columns = op.Cast(op.Shape(weight, start=1), to=FLOAT)
     width = columns / op.Cast(op.Shape(scale), to=FLOAT) / 3.0
-    cost = dim * (3.0 * dim + 8.0 * width) * FOLDED_MARGIN
+    cost = dim * (2.0 * dim + op.Cast(op.Shape(out, start=1), to=FLOAT) + 8.0 * width) * FOLDED_MARGIN
     return op.Squeeze(tokens * (2.0 * dim + 7.0 * width) >= cost)
 
 
@@ -59,14 +63,16 @@ def OnGrid(mean, deviation):
 def Centred(x):
     """X₀ = X − 1·μᵀ, the rough mean μ and the sum of X₀'s rows, each (b, 1, D), and their number (1)."""
     tokens = op.Shape(x, start=1, end=2)
-    rows = op.Constant(value_ints=[1])
-    mean = op.ReduceMean(x, rows)
+    count = op.Cast(tokens, to=FLOAT)
+    # a product: reductions along columns take five times as long
+    each = op.Expand(op.Constant(value_float=1.0), op.Concat(op.Constant(value_ints=[1, 1]), tokens, axis=0))
+    mean = op.MatMul(each, x) / count
     places = op.Range(0, MEAN_SAMPLE, 1) * tokens / MEAN_SAMPLE
     apart = op.Gather(x, places, axis=1) - mean
     deviation = op.Sqrt(op.ReduceMean(apart * apart, op.Constant(value_ints=[1, 2])))
     rough = osa.OnGrid(mean, deviation)
     x0 = x - rough
-    return x0, rough, op.ReduceSum(x0, rows), op.Cast(tokens, to=FLOAT)
+    return x0, rough, op.MatMul(each, x0), count
 
 
 @script(osa, default_opset=op)
@@ -74,10 +80,10 @@ def CentredOfReal(x, mask):
     """X₀ = X − 1·μᵀ with padded rows at zero, μ and the sum of X₀'s rows, (b, 1, D), and their number (b, 1, 1)."""
     real = op.Unsqueeze(mask, op.Constant(value_ints=[-1]))
     rows = op.Constant(value_ints=[1])
-    weights = op.Cast(real, to=FLOAT)
-    count = op.ReduceSum(weights, rows)
+    each = op.Cast(op.Unsqueeze(mask, rows), to=FLOAT)
+    count = op.ReduceSum(each, op.Constant(value_ints=[2]))
     zero = op.Constant(value_float=0.0)
-    mean = op.ReduceSum(op.Where(real, x, zero), rows) / op.Max(count, op.Constant(value_float=1.0))
+    mean = op.MatMul(each, op.Where(real, x, zero)) / op.Max(count, op.Constant(value_float=1.0))
     places = op.Range(0, MEAN_SAMPLE, 1) * op.Shape(x, start=1, end=2) / MEAN_SAMPLE
     here = op.Gather(real, places, axis=1)
     apart = op.Where(here, op.Gather(x, places, axis=1) - mean, zero)
@@ -85,7 +91,7 @@ def CentredOfReal(x, mask):
     found = op.ReduceSum(op.Cast(here, to=FLOAT), rows)
     rough = osa.OnGrid(mean, op.Sqrt(squares / op.Max(found, op.Constant(value_float=1.0))))
     x0 = op.Where(real, x - rough, zero)
-    return x0, rough, op.ReduceSum(x0, rows), count
+    return x0, rough, op.MatMul(each, x0), count
 
 
 @script(osa, default_opset=op)
@@ -129,13 +135,19 @@ def MeanScaling(g, f, count):
 def FoldedCore(gram, mean, rest, count, packed, scale):
     """M = GJ and W of the scaled F̃ = [tQ, K/t]·R, its mean f, what leads back from F̃ to F, and β (b, h, 1, 1)."""
     columns = op.Shape(packed, start=-1)
+    flat = op.Constant(value_ints=[0, -1])
     m = columns / 3 * 2
     queries_keys, _values = op.Split(packed, op.Concat(m, columns - m, axis=0), axis=-1)
-    gram_by_head = op.Unsqueeze(gram, op.Constant(value_ints=[1]))
-    mapped = op.Transpose(op.MatMul(gram_by_head, queries_keys), perm=[0, 1, 3, 2])
+    rows = op.Transpose(queries_keys, perm=[0, 2, 1])
+    # one product for all heads, whose rows are turned while they are constants; C is symmetric
+    by_rows = op.MatMul(
+        op.Reshape(rows, op.Concat(op.Constant(value_ints=[-1]), op.Shape(gram, start=-1), axis=0)), gram
+    )
+    mapped = op.Reshape(by_rows, op.Concat(op.Constant(value_ints=[0]), op.Shape(rows), axis=0))
     g_plain, w_plain = op.Split(op.MatMul(mapped, packed), op.Concat(m, columns - m, axis=0), axis=-1)
-    sums = op.Unsqueeze(op.Concat(mean, rest, axis=1), op.Constant(value_ints=[1]))
-    f_row, s_row = op.Split(op.MatMul(sums, packed), axis=-2, num_outputs=2)
+    sums = op.MatMul(op.Concat(mean, rest, axis=1), op.Reshape(op.Transpose(packed, perm=[1, 0, 2]), flat))
+    by_head = op.Concat(op.Constant(value_ints=[0, 0]), op.Shape(scale), op.Constant(value_ints=[-1]), axis=0)
+    f_row, s_row = op.Split(op.Transpose(op.Reshape(sums, by_head), perm=[0, 2, 1, 3]), axis=-2, num_outputs=2)
     f_plain, f_values = op.Split(f_row, op.Concat(m, columns - m, axis=0), axis=-1)
     s_plain, s_values = op.Split(s_row, op.Concat(m, columns - m, axis=0), axis=-1)
     number = op.Reshape(count, op.Constant(value_ints=[-1, 1, 1, 1]))
@@ -163,22 +175,23 @@ def FoldedCore(gram, mean, rest, count, packed, scale):
     q_weights, k_weights = op.Split(op.Unsqueeze(queries_keys, op.Constant(value_ints=[0])), axis=-1, num_outputs=2)
     q_length = osa.SpectralEstimate(q_weights) * t
     k_length = osa.SpectralEstimate(k_weights) / t
-    length = op.Max(q_length, k_length) * tau
-    beta = length * length * op.Abs(c) * osa.SpectralEstimate(gram_by_head)
+    length = op.Max(q_length, k_length)
+    estimate = osa.SpectralEstimate(op.Unsqueeze(gram, op.Constant(value_ints=[1])))
+    size = op.Max(estimate, op.Constant(value_float=LEAST_SQUARE))
+    squares = op.Unsqueeze(op.ReduceSum(mean * mean, op.Constant(value_ints=[-1])), op.Constant(value_ints=[1]))
+    beta = length * length * op.Abs(c) * (size * tau * tau + op.Sqrt(number * size * squares))
     return op.Concat(op.Neg(c) * g_k, c * g_q, axis=-1), w_scaled, f, z, z * stretch, balance, beta
 
 
 @script(osa, default_opset=op)
-def IsInFoldedDoubt(m, w, norm, beta, gram):
+def IsInFoldedDoubt(m, w, norm, beta):
     """1 where float32 loses digits or range, else 0; written so that NaN is in doubt. (b, h, 1, 1)"""
     size = osa.SpectralEstimate(m)
-    sizes = op.ReduceSum(w * w, op.Constant(value_ints=[-2, -1])) * 0.0
-    sound = (
-        op.Max(size, beta) * size * size / op.Max(norm, op.Constant(value_float=1.0)) + sizes <= FLOAT32_AMPLIFICATION
-    )
-    largest = op.ReduceMax(osa.Diagonal(op.Unsqueeze(gram, op.Constant(value_ints=[1]))), keepdims=0)
-    in_range = op.Or(largest >= LEAST_SQUARE, op.Not(largest > 0.0))
-    return op.Where(op.And(sound, in_range), op.Constant(value_float=0.0), op.Constant(value_float=1.0))
+    w_size = op.ReduceSum(w * w, op.Constant(value_ints=[-2, -1]))
+    amplified = op.Max(size * size * size, beta * op.Max(size * size, op.Constant(value_float=SMALL_CORE)))
+    sound = amplified / op.Max(norm, op.Constant(value_float=1.0)) + w_size * 0.0 <= FLOAT32_AMPLIFICATION
+    tiny = op.And(w_size < TINY_SQUARE, size > 0.0)
+    return op.Where(op.And(sound, op.Not(tiny)), op.Constant(value_float=0.0), op.Constant(value_float=1.0))
 
 
 @script(osa, default_opset=op)
@@ -210,10 +223,11 @@ def QueriesKeysValues(x, weight, scale):
 
 
 @script(osa, default_opset=op)
-def Unmasked(x, weight, out, scale):
+def ShiftedSelfAttention(x, weight, out, shift, scale):
+    """The layer with a row added to each token, which costs nothing where the mean's row is added anyway."""
     packed = osa.PackedByHead(weight, scale)
     nothing = op.Constant(value_float=0.0)
-    if osa.FoldingPays(x, weight, scale):
+    if osa.FoldingPays(x, weight, out, scale):
         x0, mean, rest, count = osa.Centred(x)
         gram = op.MatMul(op.Transpose(x0, perm=[0, 2, 1]), x0)
         m, w, f, z, z_stretched, balance, beta = osa.FoldedCore(gram, mean, rest, count, packed, scale)
@@ -221,7 +235,7 @@ def Unmasked(x, weight, out, scale):
         norm = osa.CoreNorm(m2)
         near = op.Where(norm <= NEAR_REACH, op.Constant(value_float=0.0), op.Constant(value_float=1.0))
         far = op.Where(norm <= FARTHEST, near, op.Constant(value_float=2.0))
-        method = op.ReduceMax(op.Max(far, 2.0 * osa.IsInFoldedDoubt(m, w, norm, beta, gram)), keepdims=0)
+        method = op.ReduceMax(op.Max(far, 2.0 * osa.IsInFoldedDoubt(m, w, norm, beta)), keepdims=0)
     else:
         x0, mean, m, w, f, z = nothing, nothing, nothing, nothing, nothing, nothing
         z_stretched, balance, m2, norm = nothing, nothing, nothing, nothing
@@ -229,12 +243,24 @@ def Unmasked(x, weight, out, scale):
     if method > 1.5:
         q, k, v = osa.QueriesKeysValues(x, weight, scale)
         mixed, squarings = osa.OrthogonalAttention(q, k, v, scale)
-        result = op.MatMul(osa.Merged(mixed), out)
+        result = op.MatMul(osa.Merged(mixed), out) + shift
     else:
         y = osa.FoldedSolution(method, m, m2, norm, w, op.Unsqueeze(scale, op.Constant(value_ints=[-2, -1])))
         folded, row = osa.FoldedMap(y, f, z, z_stretched, balance, mean, packed, out)
-        result = op.MatMul(x0, folded) + row
+        result = op.MatMul(x0, folded) + (row + shift)
         squarings = op.Constant(value_int=0)
+    return result, squarings
+
+
+@script(osa, default_opset=op)
+def Unmasked(x, weight, out, scale):
+    result, squarings = osa.ShiftedSelfAttention(x, weight, out, op.Constant(value_float=0.0), scale)
+    return result, squarings
+
+
+@script(osa, default_opset=op)
+def ThenLinear(x, weight, out, scale, linear, bias):
+    result, squarings = osa.ShiftedSelfAttention(x, weight, op.MatMul(out, linear), bias, scale)
     return result, squarings
 
 
@@ -267,7 +293,7 @@ def WithPadding(result, x, mask, weight, out, scale):
 def Masked(x, weight, out, scale, mask):
     packed = osa.PackedByHead(weight, scale)
     nothing = op.Constant(value_float=0.0)
-    if osa.FoldingPays(x, weight, scale):
+    if osa.FoldingPays(x, weight, out, scale):
         x0, mean, rest, count = osa.Centred(x, mask)
         gram = op.MatMul(op.Transpose(x0, perm=[0, 2, 1]), x0)
         m, w, f, z, z_stretched, balance, beta = osa.FoldedCore(gram, mean, rest, count, packed, scale)
@@ -275,7 +301,7 @@ def Masked(x, weight, out, scale, mask):
         norm = osa.CoreNorm(m2)
         near = op.Where(norm <= NEAR_REACH, op.Constant(value_float=0.0), op.Constant(value_float=1.0))
         far = op.Where(norm <= FARTHEST, near, op.Constant(value_float=2.0))
-        method = op.ReduceMax(op.Max(far, 2.0 * osa.IsInFoldedDoubt(m, w, norm, beta, gram)), keepdims=0)
+        method = op.ReduceMax(op.Max(far, 2.0 * osa.IsInFoldedDoubt(m, w, norm, beta)), keepdims=0)
     else:
         x0, mean, m, w, f, z = nothing, nothing, nothing, nothing, nothing, nothing
         z_stretched, balance, m2, norm = nothing, nothing, nothing, nothing
@@ -322,18 +348,21 @@ def folded_functions(choice: FunctionChoice) -> list[onnx.FunctionProto]:
         FoldedSolution,
         QueriesKeysValues,
         WithPadding,
-        Masked if choice.masked else Unmasked,
+        *((Masked,) if choice.masked else (ShiftedSelfAttention, Unmasked)),
     )
     protos = [f.to_function_proto() for f in parts]
     protos[3].name = "Centred"
     core = protos[-1]
     if not choice.sized:
-        _always_fold(core)
+        _always_fold(core if choice.masked else protos[-2])
     if choice.any_type:
         core.name, core.doc_string = "Float32SelfAttention", "OrthogonalSelfAttention in float32."
         protos.append((MaskedOfAnyType if choice.masked else UnmaskedOfAnyType).to_function_proto())
     protos[-1].name = "OrthogonalSelfAttention"
     protos[-1].doc_string = DESCRIPTION.format(mask=MASKED if choice.masked else "")
+    if choice.joined:
+        protos.append(ThenLinear.to_function_proto())
+        protos[-1].name, protos[-1].doc_string = "OrthogonalSelfAttentionLinear", JOINED
     return protos
 
 

@@ -29,7 +29,7 @@ def build_functions(choice: FunctionChoice, opset: int = 18) -> list[onnx.Functi
     functions += attention_functions(choice)
     if choice.layered:
         functions += folded_functions(choice)
-    roots = {"OrthogonalAttention", "OrthogonalSelfAttention", "SkewExponential"}
+    roots = {"OrthogonalAttention", "OrthogonalSelfAttention", "OrthogonalSelfAttentionLinear", "SkewExponential"}
     needed = _reachable({f.name: f for f in functions}, roots)
     return [_finished(f, opset) for f in functions if f.name in needed]
 

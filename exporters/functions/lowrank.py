@@ -90,21 +90,22 @@ def Float64Change(q, k, v, c):
     """(e^S − I)·V computed in float64 with K sheared, NaN where the digits are lost; the squarings; what is lost.
 
     The scale is a factor of the transposed side: ONNX Runtime before 1.26 would fuse a bare transposition with its
-    product, and lacks a kernel for that in float64.
+    product, and lacks a kernel for that in float64. The factor is −|c|, because it would drop a constant of 1.
     """
     q64 = op.Cast(q, to=onnx.TensorProto.DOUBLE)
     unsheared = op.Cast(k, to=onnx.TensorProto.DOUBLE)
     k64 = osa.Sheared(q64, unsheared)
     c64 = op.Cast(c, to=onnx.TensorProto.DOUBLE)
-    q_columns = op.Transpose(q64, perm=[0, 1, 3, 2]) * c64
-    k_columns = op.Transpose(k64, perm=[0, 1, 3, 2]) * c64
-    one = op.CastLike(1.0, c64)
-    m, w, t = osa.GramCore(q_columns, k_columns, q64, k64, op.Cast(v, to=onnx.TensorProto.DOUBLE), one)
+    factor = op.Neg(op.Abs(c64))
+    sign = op.Where(c64 < op.CastLike(0.0, c64), op.CastLike(1.0, c64), op.CastLike(-1.0, c64))
+    q_columns = op.Transpose(q64, perm=[0, 1, 3, 2]) * factor
+    k_columns = op.Transpose(k64, perm=[0, 1, 3, 2]) * factor
+    m, w, t = osa.GramCore(q_columns, k_columns, q64, k64, op.Cast(v, to=onnx.TensorProto.DOUBLE), sign)
     m2 = op.MatMul(m, m)
     # a W that is not finite makes its entry NaN: in float32 it may be out of range where V is not
     norm = osa.CoreNorm(m2) + op.ReduceSum(w * w, op.Constant(value_ints=[-2, -1])) * 0.0
     lost = op.Or(osa.IsLostInGram(m, norm), osa.IsLostInTerms(q64, unsheared, c64))
-    for_q, for_k, squarings = osa.GramSolution(m, m2, norm, w, t, one)
+    for_q, for_k, squarings = osa.GramSolution(m, m2, norm, w, t, sign)
     kept = op.Where(lost, op.CastLike(op.Constant(value_float=float("nan")), for_q), for_q)
     return op.Cast(op.MatMul(q64, kept) + op.MatMul(k64, for_k), to=onnx.TensorProto.FLOAT), squarings, lost
 

@@ -1,4 +1,4 @@
-"""Spellings of the functions that more runtimes read: constants as tensors, and float32 throughout."""
+"""Spellings that more runtimes read as they are meant: constants as tensors, float32 throughout, NaN that stays NaN."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
 TYPES = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
@@ -51,3 +52,32 @@ def _is_whole(constant: onnx.NodeProto) -> bool:
 
 def _renamed(name: str) -> str:
     return name.replace("Float64", "Float32")
+
+
+DROP_NAN = {"Relu": 1, "LeakyRelu": 1, "Clip": 1, "Exp": 1, "Max": None, "Min": None}  # the inputs that count
+
+
+def keep_nan(model: ir.Model) -> None:
+    """Make operators return NaN for NaN that do not in every runtime.
+
+    Relu returns 0 in OpenVINO and TVM, and so hides that an attention before it returned NaN, out of its range.
+    """
+    for node in list(model.graph):
+        if node.op_type in DROP_NAN and node.domain == "":
+            for index, x in enumerate(node.inputs[: DROP_NAN[node.op_type]]):
+                if x is not None and x.const_value is None:
+                    _guard(model.graph, node, x, f"{node.name}_{index}")
+
+
+def _guard(graph: ir.Graph, node: ir.Node, x: ir.Value, name: str) -> None:
+    """Put Where(IsNaN(x), x, y) in the place of y."""
+    y = node.outputs[0]
+    broken = ir.node("IsNaN", [x], name=f"{name}_IsNaN")
+    kept = ir.node("Where", [broken.outputs[0], x, y], name=f"{name}_Where")
+    test, result = broken.outputs[0], kept.outputs[0]
+    test.name, test.type, test.shape = broken.name, ir.TensorType(ir.DataType.BOOL), x.shape
+    result.name, result.type, result.shape = y.name, y.type, y.shape
+    ir.convenience.replace_all_uses_with(y, result, replace_graph_outputs=True)
+    kept.replace_input_with(2, y)
+    y.name = f"{name}_{node.op_type}"
+    graph.insert_after(node, [broken, kept])

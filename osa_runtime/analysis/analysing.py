@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from osa_runtime.analysis.tokens import effective_rank, mean_cosine, residual_from_rank_one
+from osa_runtime.analysis.measures import effective_rank, mean_cosine, residual_from_rank_one
 from osa_runtime.analysis.views import Array, LayerView, artifact_layers, checkpoint_layers, feeds_of
 from osa_runtime.errors import InputError
 from osa_runtime.evaluation import read_samples

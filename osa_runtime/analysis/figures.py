@@ -26,13 +26,21 @@ def draw_depth(figure: Any, analysis: Analysis, colour: str) -> None:
         values = [math.nan if (v := getattr(layer, name)) is None else v for layer in analysis.layers]
         axes.plot(layers, values, marker="o", ms=4, lw=1.6, color=colour)
         axes.set(title=title, xlabel="layer")
-        axes.set_ylim(bottom=min(0.0, *values) if not np.isnan(values).any() else 0.0)
+        axes.set_ylim(*_with_margin(values))
         axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+
+
+def _with_margin(values: Sequence[float]) -> tuple[float, float]:
+    """The range of an axis from 0, or from the least, to the largest, so that no point is cut."""
+    known = [value for value in values if not math.isnan(value)] or [1.0]
+    low, high = min(0.0, *known), max(0.0, *known)
+    margin = 0.07 * (high - low or 1.0)
+    return low - margin * (low < 0), high + margin
 
 
 def draw_heads(figure: Any, analysis: Analysis) -> None:
     """‖S‖ of every layer and head where it is known, otherwise ‖A‖/√N."""
-    known = all(layer.norms is not None for layer in analysis.layers)
+    known = has_norms(analysis)
     values = [layer.norms if known else layer.sizes for layer in analysis.layers]
     heads = max(len(row or ()) for row in values)
     grid = np.full((len(values), heads), np.nan)
@@ -44,6 +52,10 @@ def draw_heads(figure: Any, analysis: Analysis) -> None:
     axes.set_xticks(np.arange(heads) + 0.5, [str(i + 1) for i in range(heads)])
     axes.set_yticks(np.arange(len(values)) + 0.5, [str(i + 1) for i in range(len(values))])
     axes.set_ylim(len(values), 0)
+
+
+def has_norms(analysis: Analysis) -> bool:
+    return all(layer.norms is not None for layer in analysis.layers)
 
 
 def draw_matrices(figure: Any, analysis: Analysis) -> None:
@@ -109,12 +121,12 @@ def _spread(views: Sequence[LayerView], most: int) -> list[tuple[int, LayerView]
 def _map(
     figure: Any, axes: Any, values: Any, name: str, colours: str = "cividis", limits: tuple[float, float] | None = None
 ) -> None:
-    """Shapes, not an embedded picture: a page refuses those."""
+    """Shapes, not an embedded picture: a page refuses those. Their edges cover the seams between them."""
     import matplotlib as mpl
 
     low, high = limits or (None, None)
     cells = np.ma.masked_invalid(values)
-    mesh = axes.pcolormesh(cells, cmap=mpl.colormaps[colours].resampled(40), vmin=low, vmax=high, lw=0)
+    mesh = axes.pcolormesh(cells, cmap=mpl.colormaps[colours].resampled(40), vmin=low, vmax=high, lw=0.4, ec="face")
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
     if figure is not None:

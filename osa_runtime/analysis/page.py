@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from osa_runtime.analysis.analysing import RANDOM, Analysis, LayerFacts
-from osa_runtime.analysis.figures import draw_depth, draw_heads, draw_matrices, draw_pictures, patch_grid
+from osa_runtime.analysis.figures import (
+    draw_depth,
+    draw_heads,
+    draw_matrices,
+    draw_pictures,
+    has_norms,
+    patch_grid,
+)
 from osa_runtime.atomic import atomic_file
 from osa_runtime.plotting import write_figure
 from osa_runtime.verification.page.document import whole_page
@@ -22,9 +29,9 @@ DEPTH = (
     "and a residual of 0."
 )
 HEADS = (
-    "‖S‖ is the largest angle by which the head turns tokens into each other; ‖A‖/√N is 1 for an orthogonal matrix. "
-    "The largest of the samples."
+    "‖S‖ is the largest angle by which the head turns tokens into each other, in radians; the largest of the samples."
 )
+SIZES = "‖A‖/√N, which is 1 for an orthogonal matrix; the largest of the samples."
 MATRICES = "A − I of the head with the largest change, on the first sample: blue takes away, red adds."
 Drawing = tuple[str, str, float, Callable[..., None], str]
 
@@ -49,7 +56,7 @@ def _drawings(analysis: Analysis) -> list[Drawing]:
     """Name, title, height, function and caption of each figure."""
     found: list[Drawing] = [
         ("depth", "Tokens through depth", 2.8, draw_depth, DEPTH),
-        ("heads", "Heads", 1.2 + 0.32 * len(analysis.layers), draw_heads, HEADS),
+        ("heads", "Heads", 1.2 + 0.32 * len(analysis.layers), draw_heads, HEADS if has_norms(analysis) else SIZES),
         ("matrices", "Attention matrices", 2.4, draw_matrices, MATRICES),
     ]
     if patch_grid(analysis) is not None:

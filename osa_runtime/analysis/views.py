@@ -13,8 +13,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from osa_runtime.analysis.attention import exponent_norms, layers_of, matrices, recorded_inputs
-from osa_runtime.analysis.jacobian import extreme_singular_values, jacobian
+from osa_runtime.analysis.measures import (
+    exponent_norms,
+    extreme_singular_values,
+    jacobian,
+    layers_of,
+    matrices,
+    recorded_inputs,
+)
 from osa_runtime.errors import InputError
 from osa_runtime.evaluation import Samples, open_classifier
 from osa_runtime.interface import Interface

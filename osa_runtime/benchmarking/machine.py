@@ -1,6 +1,6 @@
 """The machine and the versions of a measurement, and the use of its cores by other processes.
 
-A machine that is busy all the time makes steady figures that are wrong all the same: torch's threads wait for each
+A machine that is busy all the time produces steady figures that are still wrong: torch's threads wait for each
 other at every operator, and one busy core has made eager a hundred times slower.
 """
 

@@ -47,8 +47,9 @@ EXPERIMENTS = {
             "fashion-mnist", "classification", "The same on articles of clothing.", OSA, "25 min", "fashion-mnist"
         ),
         KnownExperiment("depth", "depth", "How deep can a skipless model be and still train?", OSA, "10 min", "digits"),
+        KnownExperiment("length", "length", "What does a training step cost, by the number of tokens?", OSA, "1 min"),
         KnownExperiment(
-            "length", "length", "What do long sequences of variable length cost, and are they learnt?", OSA, "30 min"
+            "listops", "list_operations", "Are sequences of variable length learnt without skips?", OSA, "5 min"
         ),
         KnownExperiment(
             "quantisation",

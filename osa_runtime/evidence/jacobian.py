@@ -14,9 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from osa_runtime.analysis.attention import exponent_norms
-from osa_runtime.analysis.jacobian import condition_number
-from osa_runtime.analysis.tokens import through_depth
+from osa_runtime.analysis.measures import condition_number, exponent_norms, through_depth
 from osa_runtime.evidence.claims import Claim
 from osa_runtime.evidence.contenders import OSA, SOFTMAX_SKIPLESS, SOFTMAX_SKIPS, Contender
 from osa_runtime.evidence.report import Findings, Picture, number, table

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from osa_runtime.analysis.attention import layers_of, matrices, recorded_inputs
+from osa_runtime.analysis.measures import layers_of, matrices, recorded_inputs
 from osa_runtime.evidence.claims import Claim
 from osa_runtime.evidence.contenders import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY, SOFTMAX_SKIPS, Contender
 from osa_runtime.evidence.contenders import OSA as OSA_SKIPLESS

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from osa_runtime.analysis.tokens import effective_rank, mean_cosine, residual_from_rank_one, through_depth
+from osa_runtime.analysis.measures import effective_rank, mean_cosine, residual_from_rank_one, through_depth
 from osa_runtime.evidence.claims import Claim
 from osa_runtime.evidence.contenders import OSA, POLYNOMIAL, SOFTMAX_SKIPLESS, SOFTMAX_SKIPS, Contender
 from osa_runtime.evidence.report import Findings, Picture, number, table

@@ -14,11 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from osa_runtime.evidence import deployment
 from osa_runtime.evidence.claims import Claim
 from osa_runtime.evidence.contenders import OSA, SOFTMAX_SKIPLESS, SOFTMAX_SKIPS
 from osa_runtime.evidence.report import Findings, Picture, table
 from osa_runtime.evidence.runs import Bench
-from osa_runtime.evidence.trained import train_once, training_and_validation
+from osa_runtime.evidence.trained import accuracy, train_once, training_and_validation
 from osa_runtime.models import load_checkpoint
 from osa_runtime.nn.projection import PackedProjection
 from osa_runtime.plotting import legend_below
@@ -56,6 +57,7 @@ def claims(_: str) -> tuple[Claim, ...]:
         Claim(
             "8 bits cost OSA next to nothing: largest loss of a mean, points", "osa_loss_8", at_most=0.5, in_quick=False
         ),
+        *deployment.CLAIMS,
     )
 
 
@@ -68,19 +70,27 @@ def run(bench: Bench) -> Findings:
         mnist, _ = training_and_validation(bench, design.mnist_images, 1)
         sets["mnist"] = (mnist, {"epochs": design.mnist_epochs, "batch_size": 64, "patch_size": 7})
     found: dict[str, Any] = {name: {} for name in sets}
+    deployed: list[dict[str, Any]] = []
     for name, (data, recipe) in sets.items():
         for contender in CONTENDERS:
             sizes = {key: getattr(design, key) for key in ("dim", "heads", "depth", "lr")}
             fields = {**sizes, **recipe, **contender.fields}
-            some = [_one(bench, f"{name}-{contender.name}-seed-{s}", data, {**fields, "seed": s}) for s in design.seeds]
-            found[name][contender.name] = some
+            found[name][contender.name] = []
+            for seed in design.seeds:
+                label = f"{name}-{contender.name}-seed-{seed}"
+                trained = accuracy(train_once(bench, label, data, {**fields, "seed": seed}))
+                found[name][contender.name].append(_rounded(bench, label, data))
+                first = seed == design.seeds[0]
+                deployed += deployment.deploy_once(bench, label, trained, data=name, verified=first)
     parts = [part for name in found for part in (f"## {name}\n", _table(found[name]), _picture(name, found[name]))]
-    return Findings(_measured(found), parts, found, dataclasses.asdict(design) | {"bits": BITS})
+    measured = _measured(found) | deployment.measured(deployed)
+    results = {"accuracy": found, "exports": deployed}
+    parts = [*parts, deployment.report(deployed)]
+    return Findings(measured, parts, results, dataclasses.asdict(design) | {"bits": BITS})
 
 
-def _one(bench: Bench, name: str, data: Dataset, fields: Mapping[str, Any]) -> dict[str, Any]:
+def _rounded(bench: Bench, name: str, data: Dataset) -> dict[str, Any]:
     """The test accuracy of a trained model in % with all its bits, and with fewer."""
-    train_once(bench, name, data, fields)
 
     def measure() -> dict[str, float]:
         found = {}

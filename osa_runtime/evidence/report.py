@@ -88,7 +88,7 @@ def _markdown(known: KnownExperiment, outcome: Findings, verdicts: Sequence[Verd
         small if facts["quick"] else "",
         f"Of {known.paper}. Repeat it with `{facts['command']}`. Here: {facts['cpu']}, {versions}.",
         "\n## Claims\n",
-        "The bounds are in the code and were not changed after the run.\n",
+        "The bounds stand in the code of the experiment.\n",
         claims,
         *(_part(part) for part in outcome.parts),
         "\n## Setting\n",

@@ -1,23 +1,20 @@
-"""Training runs of an experiment, each resumed where it was killed, and their export, checked on the whole test set."""
+"""Training runs of an experiment, each resumed where it was killed, and the data and rates that they train with."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from osa_runtime.errors import ExponentRangeError, ExportError, OsaError
-from osa_runtime.evaluation import evaluate
+from osa_runtime.errors import ExponentRangeError, OsaError
 from osa_runtime.evidence.runs import Bench
-from osa_runtime.exporters import export_checkpoint
-from osa_runtime.runtime.device import DeviceOptions
 from osa_runtime.training import Dataset, SequenceDataset, TrainingSettings, load_dataset, train_classifier
 from osa_runtime.training.run_folder import RunFolder
-from osa_runtime.verification import VerifyOptions, verify
+
+SHARED: Mapping[str, Any] = {"threads": 1, "optimizer": "adamw"}  # of all models, whatever suits one of them best
 
 
 def train_once(bench: Bench, name: str, data: Dataset | SequenceDataset, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -29,7 +26,7 @@ def train_once(bench: Bench, name: str, data: Dataset | SequenceDataset, fields:
             metrics = json.loads(folder.metrics.read_text(encoding="utf-8"))
             return {"history": metrics["epochs"], "parameters": metrics["parameters"]}
         try:
-            done = train_classifier(data, TrainingSettings(**{"threads": 1, **fields}), folder.path)
+            done = train_classifier(data, TrainingSettings(**{**SHARED, **fields}), folder.path)
         except OsaError as error:
             if type(error) not in (OsaError, ExponentRangeError):  # those of training itself
                 raise
@@ -45,51 +42,10 @@ def accuracy(run: Mapping[str, Any]) -> float:
     return float(run["history"][-1]["test_accuracy"]) if run["history"] else 0.0
 
 
-def deploy_once(
-    bench: Bench,
-    name: str,
-    *,
-    data: str | Path | None = None,
-    limit: int | None = None,
-    verified: bool = False,
-    **options: Any,
-) -> dict[str, Any] | None:
-    """Export the trained model and compare its answers in ONNX Runtime with eager's; None if it diverged.
-
-    ``data`` is that of the experiment, unless it is given; ``options`` are those of the export. A model whose export is
-    refused is a result, too: ``refused`` says why.
-    """
-    folder = bench.folder(name)
-    if not (folder / "checkpoint").exists():
-        return None
-
-    def make() -> dict[str, Any]:
-        try:
-            export_checkpoint(folder, folder / "onnx", replace=True, **options)
-        except ExportError as error:
-            return {"refused": str(error)}
-        found = evaluate(
-            folder / "onnx", data or bench.data or "", folder, limit=limit, threads=1, data_folder=bench.data_folder
-        )
-        assert found.against is not None, "the checkpoint was given"
-        result: dict[str, Any] = {
-            "onnx_accuracy": found.accuracy.value,
-            "eager_accuracy": found.against.value,
-            "samples": found.accuracy.samples,
-            "differ": found.differ,
-        }
-        if verified:
-            quick = VerifyOptions(DeviceOptions(threads=1), quick=True)
-            result["verdict"] = verify(folder / "onnx", folder, quick).certificate.verdict
-        return result
-
-    return bench.once(f"{name}-onnx", {"limit": limit, "verified": verified, **options}, make)
-
-
 def choose_rate(
-    bench: Bench, name: str, data: Dataset, fields: Mapping[str, Any], rates: Sequence[float]
+    bench: Bench, name: str, data: Dataset | SequenceDataset, fields: Mapping[str, Any], rates: Sequence[float]
 ) -> tuple[float, dict[str, float]]:
-    """The rate with the best accuracy on ``data``, whose test images are for validation; and all accuracies."""
+    """The rate with the best accuracy on ``data``, whose test samples are for validation; and all accuracies."""
     found = {rate: accuracy(train_once(bench, f"{name}-rate-{rate:g}", data, {**fields, "lr": rate})) for rate in rates}
     return max(found, key=lambda rate: found[rate]), {f"{rate:g}": value for rate, value in found.items()}
 

@@ -12,8 +12,8 @@ from typing import Any
 import onnx
 
 from osa_runtime.errors import InputError
-from osa_runtime.inspection.facts import onnx_file
-from osa_runtime.inspection.outline import Arrow, Box, Outline, outline
+from osa_runtime.inspection.folded_graph import Arrow, Box, FoldedGraph, fold
+from osa_runtime.inspection.inspecting import onnx_file
 from osa_runtime.onnx_files import read_onnx
 from osa_runtime.plotting import INK, check_figure_path, write_figure
 
@@ -45,7 +45,7 @@ def draw_artifact(artifact: Path, path: Path) -> None:
 def draw_graph(model: onnx.ModelProto, title: str, path: Path) -> None:
     """Write the picture; ``path`` ends in .png or .svg."""
     check_figure_path(path, "path")
-    drawn = outline(model)
+    drawn = fold(model)
     widths = {box.key: _width(box) + GAP for box in drawn.boxes}
     edges = [(arrow.source, arrow.target) for arrow in drawn.arrows]
     last = [box.key for box in drawn.boxes if box.kind == "output"]
@@ -68,7 +68,7 @@ def _dpi(size: tuple[float, float], path: Path) -> float:
     return dpi
 
 
-def _frame(drawn: Outline, layout: GraphLayout) -> tuple[float, float, float, float]:
+def _frame(drawn: FoldedGraph, layout: GraphLayout) -> tuple[float, float, float, float]:
     """The left, right, lower and upper edges in inches, downwards."""
     places = [x for route in layout.routes.values() for x, _ in route]
     places += [layout.x[box.key] + side * _width(box) / 2 for box in drawn.boxes for side in (-1, 1)]
@@ -78,7 +78,7 @@ def _frame(drawn: Outline, layout: GraphLayout) -> tuple[float, float, float, fl
 
 
 def _fill(
-    figure: Any, frame: tuple[float, float, float, float], drawn: Outline, layout: GraphLayout, title: str
+    figure: Any, frame: tuple[float, float, float, float], drawn: FoldedGraph, layout: GraphLayout, title: str
 ) -> None:
     left, right, bottom, top = frame
     middle = (left + right) / 2
@@ -94,7 +94,7 @@ def _fill(
     _draw_legend(axes, {box.kind for box in drawn.boxes}, middle, bottom - 0.2)
 
 
-def _draw_panel(axes: Any, drawn: Outline, layout: GraphLayout) -> None:
+def _draw_panel(axes: Any, drawn: FoldedGraph, layout: GraphLayout) -> None:
     from matplotlib.patches import FancyBboxPatch
 
     members = [box for box in drawn.boxes if box.folded]

@@ -1,4 +1,4 @@
-"""Whether a model runs in a runtime that is named as a target, and why not."""
+"""The judgement whether a model runs in a runtime that is named as a target, and why not."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from osa_runtime.manifest import Manifest
 from osa_runtime.onnx_files import input_specs
 from osa_runtime.targets import GraphNeeds, target_named
 
+MAY_HIDE_NAN = {"Relu", "LeakyRelu", "Clip", "Exp"}  # of a model; the ai.osa functions have none of them
 STANDARD = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 
 
@@ -31,7 +32,10 @@ def judge_target(name: str, facts: GraphNeeds) -> Suitability:
 
 def graph_of(model: onnx.ModelProto, expanded: onnx.ModelProto) -> GraphNeeds:
     """The facts about an ONNX model; ``expanded`` has its functions inlined and its types inferred."""
-    control = sorted({node.op_type for node in _nodes(expanded.graph.node)} & {"If", "Loop", "Scan"})
+    nodes = list(_nodes(expanded.graph.node))
+    control = sorted({node.op_type for node in nodes} & {"If", "Loop", "Scan"})
+    guarded = {node.input[0] for node in nodes if node.op_type == "IsNaN"}
+    bare = {node.op_type for node in nodes if node.op_type in MAY_HIDE_NAN and node.input[0] not in guarded}
     wide = (need.name for need in requirements(expanded) if any("double" in str(t) for t in need.need.types.values()))
     return GraphNeeds(
         "onnx",
@@ -40,6 +44,7 @@ def graph_of(model: onnx.ModelProto, expanded: onnx.ModelProto) -> GraphNeeds:
         control_flow=tuple(control),
         float64=tuple(wide),
         dynamic_axes=dynamic_axes(input_specs(model)),
+        hides_nan=tuple(sorted(bare)),
         opset=next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), None),
         ir_version=model.ir_version,
     )
@@ -48,8 +53,12 @@ def graph_of(model: onnx.ModelProto, expanded: onnx.ModelProto) -> GraphNeeds:
 def graph_of_manifest(manifest: Manifest) -> GraphNeeds:
     """The facts about a program of torch, as far as its manifest has them."""
     loops = manifest.osa is not None and not manifest.osa.evaluation.is_fixed
-    control_flow = ("while_loop",) if loops else ()
-    return GraphNeeds(manifest.format, control_flow=control_flow, dynamic_axes=dynamic_axes(manifest.inputs))
+    return GraphNeeds(
+        manifest.format,
+        control_flow=("while_loop",) if loops else (),
+        float64=("orthogonal attention",) if manifest.osa is not None else (),
+        dynamic_axes=dynamic_axes(manifest.inputs),
+    )
 
 
 def dynamic_axes(inputs: Iterable[TensorSpec]) -> tuple[str, ...]:

@@ -41,6 +41,7 @@ class OrthogonalSelfAttention(ProjectedAttention):
         squarings: str | int = "auto",
     ) -> None:
         super().__init__(dim, heads, conditioning=conditioning, spectral_lambda=spectral_lambda)
+        self.project.apart = True
         self.alpha = nn.Parameter(torch.full((heads,), float(alpha)))
         self.evaluate(ExponentialMethod(form, approximant, squarings))
 

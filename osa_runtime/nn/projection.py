@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from osa_runtime.errors import ConfigError, InputError
 from osa_runtime.nn.initialisation import packed_projection, semi_orthogonal
+from osa_runtime.ops.values import is_plain_eager
 
 CONDITIONINGS = ("none", "spectral")
 
@@ -24,6 +25,7 @@ class PackedProjection(nn.Module):
     """
 
     correction: Tensor
+    apart = False  # True for an attention that wants the heads one after the other in memory: one copy for all three
 
     def __init__(self, dim: int, heads: int, *, conditioning: str = "none", spectral_lambda: float = 1.0) -> None:
         super().__init__()
@@ -41,6 +43,10 @@ class PackedProjection(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         packed = nn.functional.linear(x, self.effective_weight())
         per_head = packed.reshape(x.size(0), x.size(1), self.heads, 3 * self.width).transpose(1, 2)
+        if not torch.jit.is_scripting():  # noqa: SIM102  # TorchScript skips the body only when this stands alone
+            if is_plain_eager(x):
+                q, k, v = (per_head.contiguous() if self.apart else per_head).split(self.width, -1)  # one gradient
+                return q, k, v
         return (
             per_head[..., : self.width],
             per_head[..., self.width : 2 * self.width],

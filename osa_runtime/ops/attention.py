@@ -14,7 +14,7 @@ from torch import Tensor
 from osa_runtime.exponential import ExponentialMethod
 from osa_runtime.ops.approximants import plus_identity
 from osa_runtime.ops.checks import check_attention_inputs, check_overflow, check_skew
-from osa_runtime.ops.dense import attention_expm1, dense_change, skew_expm1
+from osa_runtime.ops.dense import attention_expm1, dense_attention, skew_expm1
 from osa_runtime.ops.interception import intercepted
 from osa_runtime.ops.lowrank import lowrank_change
 from osa_runtime.ops.opaque import opaque_attention
@@ -113,11 +113,13 @@ def _in_core_type(
         v_core = v_core.masked_fill(padded, 0.0)
     c = _per_entry(scale, q_core)
     count, double = _squarings_count(squarings), core == torch.float64
-    if _is_dense(form, q.size(-2), q.size(-1)):
-        return v.to(core) + dense_change(q_core, k_core, v_core, c, approximant, count, double)
     # One batch axis: where heads are views of a packed projection, this copies once what every product would copy.
     c = c.expand_as(q[..., :1, :1]).reshape(-1, 1, 1)
     q_core, k_core, v_core = _one_batch_axis(q_core), _one_batch_axis(k_core), _one_batch_axis(v_core)
+    if _is_dense(form, q.size(-2), q.size(-1)):
+        out = dense_attention(q_core, k_core, v_core, c, approximant, count, double).reshape(v.shape)
+        # A padded token has zeros so far, or NaN with the rest of its entry.
+        return out if mask is None else torch.where(mask[..., None], out, out + v.to(core))
     change = lowrank_change(q_core, k_core, v_core, c, approximant, count, double, form == "auto")
     return v.to(core) + change.reshape(v.shape)
 

@@ -122,8 +122,10 @@ FOLDED_MARGIN = 1.6
 MEAN_SAMPLE = 64
 # The largest log₂ τ of the scaling along the mean: beyond, tokens are constant to the last digit.
 LARGEST_MEAN_SCALING = 16.0
-# Below this largest diagonal entry of C its products leave the range of float32 downwards.
-LEAST_SQUARE = 1e-25
+# The folded layer takes ‖C‖ as at least this: below, the squares in its estimate leave the range of float32.
+LEAST_SQUARE = 1e-8
+# Where ‖M‖² is below this, rounding C still costs half an eps for each unit of β (folded.is_in_folded_doubt).
+SMALL_CORE = 4.0
 
 # Newton–Schulz steps that take the inverse of the Padé denominator from ‖I − q·p‖ ≤ θ²/28 to below eps.
 PADE_INVERSE_STEPS = 3

@@ -28,9 +28,11 @@ from osa_runtime.ops.coefficients import (
     LARGEST_MEAN_SCALING,
     LEAST_SQUARE,
     MEAN_SAMPLE,
+    SMALL_CORE,
     TINY_SQUARE,
 )
 from osa_runtime.ops.lowrank import core_norm, precision_level
+from osa_runtime.ops.recomputation import gram_of, recomputed
 from osa_runtime.ops.rounding import spectral_estimate
 from osa_runtime.ops.values import trip_count
 
@@ -46,7 +48,10 @@ def folding_pays(tokens: int, dim: int, width: int) -> bool:
 
 
 def fewest_tokens(dim: int, width: int, margin: float = FOLDED_MARGIN) -> int:
-    """The N from which on the layer folds: 2ND² + 3D³ + 8D²d against 4ND² + 7NDd."""
+    """The N from which on the layer folds: 2ND² + 3D³ + 8D²d against 4ND² + 7NDd.
+
+    In exported graphs a linear layer behind it may have taken the place of W_O, with another width than D.
+    """
     return math.ceil(margin * dim * (3 * dim + 8 * width) / (2 * dim + 7 * width))
 
 
@@ -60,25 +65,34 @@ def folded_attention(
     heads = scale.size(0)
     packed = weight.reshape(heads, -1, weight.size(-1)).mT
     x0, mean, rest, count = centred(x, mask)
-    gram = x0.mT @ x0
-    m, w, f, y_scaling, beta = folded_core(gram, mean, rest, count, packed, scale)
-    m2 = m @ m
-    norm = core_norm(m2)
-    level = trip_count(precision_level(norm, is_in_folded_doubt(m, w, norm, beta, gram)))
-    if level > 1:
+    found = recomputed(_map_of_gram, gram_of(x0), mean, rest, count, packed, scale, out_weight)
+    if found is None:
         return None
-    one, c = torch.ones_like(norm)[:, None, None], scale.expand(x.size(0), heads).reshape(-1, 1, 1)
-    if level == 1:
-        for_q, for_k = stepped_solution(m, m2, norm, w, one, c)
-    else:
-        for_q, for_k = near_solution(m, m2, w, one, c)
-    folded, row = folded_map(torch.cat([for_q, for_k], -2), f, y_scaling, mean, packed, out_weight)
+    folded, row = found
     out = torch.baddbmm(row, x0, folded)
     if mask is None:
         return out
     # exp(S) is the identity on a padded token: its value goes through W_O as it is.
     values = _merged(packed[None, ..., 2 * _width(packed) :]) @ out_weight.mT
     return torch.where(mask[..., None], out, x @ values)
+
+
+def _map_of_gram(
+    gram: Tensor, mean: Tensor, rest: Tensor, count: Tensor, packed: Tensor, scale: Tensor, out_weight: Tensor
+) -> Optional[tuple[Tensor, Tensor]]:
+    """T and the mean's row, from all that is small; None where the digits would be lost."""
+    m, w, f, y_scaling, beta = folded_core(gram, mean, rest, count, packed, scale)
+    m2 = m @ m
+    norm = core_norm(m2)
+    level = trip_count(precision_level(norm, is_in_folded_doubt(m, w, norm, beta)))
+    if level > 1:
+        return None
+    one, c = torch.ones_like(norm)[:, None, None], scale.expand(gram.size(0), -1).reshape(-1, 1, 1)
+    if level == 1:
+        for_q, for_k = stepped_solution(m, m2, norm, w, one, c)
+    else:
+        for_q, for_k = near_solution(m, m2, w, one, c)
+    return folded_map(torch.cat([for_q, for_k], -2), f, y_scaling, mean, packed, out_weight)
 
 
 def centred(x: Tensor, mask: Optional[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -112,7 +126,14 @@ def rough_mean(x: Tensor, real: Tensor, count: Tensor, sample: int = MEAN_SAMPLE
 
 
 def folded_core(
-    gram: Tensor, mean: Tensor, rest: Tensor, count: Tensor, packed: Tensor, scale: Tensor, tiny: float = TINY_SQUARE
+    gram: Tensor,
+    mean: Tensor,
+    rest: Tensor,
+    count: Tensor,
+    packed: Tensor,
+    scale: Tensor,
+    tiny: float = TINY_SQUARE,
+    least: float = LEAST_SQUARE,
 ) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, Tensor, Tensor], Tensor]:
     """M = GJ and W of the scaled F̃ = [tQ, K/t]·R, its mean f, what leads back from F̃ to F, and β: one batch axis b·h.
 
@@ -140,12 +161,10 @@ def folded_core(
     m = torch.cat([-c * g[..., d:], c * g[..., :d]], -1)
     lengths = spectral_estimate(packed[..., :d]).square(), spectral_estimate(packed[..., d : 2 * d]).square()
     t2 = (t * t)[..., 0, 0]
-    beta = (
-        torch.maximum(t2 * lengths[0], lengths[1] / t2)
-        * tau.square()[..., 0, 0]
-        * scale.detach().abs()
-        * spectral_estimate(gram)[:, None]
-    )
+    length = torch.maximum(t2 * lengths[0], lengths[1] / t2) * scale.detach().abs()
+    size = spectral_estimate(gram)[:, None].clamp(min=least)
+    offset = torch.linalg.vector_norm(mean.detach(), dim=-1) * (count[..., 0, 0] * size).sqrt()
+    beta = length * (size * tau.square()[..., 0, 0] + offset)
     return m.flatten(0, 1), w.flatten(0, 1), f.flatten(0, 1), (z, stretch, balance), beta.flatten()
 
 
@@ -196,19 +215,18 @@ def is_in_folded_doubt(
     w: Tensor,
     norm: Tensor,
     beta: Tensor,
-    gram: Tensor,
     limit: float = FLOAT32_AMPLIFICATION,
-    least: float = LEAST_SQUARE,
+    small: float = SMALL_CORE,
+    tiny: float = TINY_SQUARE,
 ) -> Tensor:
     """True for heads that exceed the digits or the range of float32, NaN included.
 
-    As ``rounding.is_in_doubt``, but C is rounded before the weights narrow it: β = |c|·‖W_F·R‖²·‖C‖ replaces one ‖M‖.
+    As ``rounding.is_in_doubt``, but C and the mean are rounded before the weights narrow them: β = |c|·‖W_F‖²·(τ²‖C‖ +
+    √(N‖C‖)·|μ|) replaces one ‖M‖, and matters where M is small, too.
     """
-    size = spectral_estimate(m)
-    sound = torch.maximum(size, beta) * size.square() / norm.clamp(min=1.0) <= limit
-    sound = sound & torch.isfinite(w.detach().square().sum((-2, -1)))
-    largest = gram.detach().diagonal(dim1=-2, dim2=-1).amax()
-    return ~(sound & ((largest >= least) | (largest == 0)))
+    size, w_size = spectral_estimate(m), w.detach().square().sum((-2, -1))
+    amplification = torch.maximum(size.pow(3), beta * size.square().clamp(min=small)) / norm.clamp(min=1.0)
+    return ~((amplification <= limit) & torch.isfinite(w_size) & ((w_size >= tiny) | (size == 0)))
 
 
 def folded_map(

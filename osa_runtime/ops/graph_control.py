@@ -43,17 +43,29 @@ def loop(
 ) -> tuple[Tensor, ...]:
     """The state after turns while ``unfinished`` is true of it; ``fixed`` is read by the turns and not changed.
 
-    The state starts with the number of turns that are left.
+    The state starts with the number of turns that are left. AOTInductor of torch 2.13 returns memory that it has used
+    for something else where a loop takes no turn. So there is always one, which changes nothing where none was due.
     """
     from torch._higher_order_ops import while_loop
 
+    left, *values = state
+    none_due = left <= 0
+
+    def turn(left: Tensor, *operands: Tensor) -> tuple[Tensor, ...]:
+        *given, none_due = operands
+        left, *after = body(left, *given)
+        return left, *(torch.where(none_due, old, new) for old, new in zip(given, after, strict=False))
+
+    def goes_on(left: Tensor, *operands: Tensor) -> Tensor:
+        return unfinished(left, *operands[:-1])
+
+    started, constant = (left.clamp(min=1), *values), (*fixed, none_due)
+    result: tuple[Tensor, ...]
     if _traced_directly():
-        left, *results = torch.ops.higher_order.while_loop(unfinished, body, state, fixed)
+        result = torch.ops.higher_order.while_loop(goes_on, turn, started, constant)
     else:
-        left, *results = while_loop(lambda *s: unfinished(*s, *fixed), lambda *s: body(*s, *fixed), state)
-    # AOTInductor of torch 2.13 reuses the memory of a state that no turn has replaced, unless the result depends on
-    # the number of turns. The factor is 1.
-    return left, *(result * (left <= 0) for result in results)
+        result = while_loop(lambda *s: goes_on(*s, *constant), lambda *s: turn(*s, *constant), started)
+    return result
 
 
 def _traced_directly() -> bool:

@@ -11,6 +11,8 @@ Dimensions: one batch axis b, n tokens, d per head, m = 2d, e the width of V; c 
 
 from __future__ import annotations
 
+from typing import Optional  # TorchScript reads these annotations and does not support X | Y
+
 import torch
 from torch import Tensor
 
@@ -26,9 +28,12 @@ from osa_runtime.ops.coefficients import (
 )
 from osa_runtime.ops.dense import dense_change
 from osa_runtime.ops.graph_control import branch
+from osa_runtime.ops.recomputation import recomputed
 from osa_runtime.ops.rounding import check_digits, is_in_doubt, is_lost_in_gram, is_lost_in_terms
 from osa_runtime.ops.scaling import doubled_phi1, reach, scaling
 from osa_runtime.ops.values import any_of, trip_count, whole
+
+Products = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 def lowrank_change(
@@ -45,27 +50,44 @@ def lowrank_change(
         if squarings >= 0 and torch.compiler.is_exporting():
             # A fixed number of squarings promises a program without branches, which cannot choose the precision.
             return precise_change(q, k, v, c, approximant, squarings, False, False)
-    m, w, t = gram_core(q, k, v, c)
+    products = gram_products(q, k, v)
+    if not torch.jit.is_scripting():
+        if torch.compiler.is_exporting():
+            level, core = _judged_core(products, c, approximant, squarings)
+            return _change_in_graph(level, q, k, v, c, core, approximant, squarings, or_dense)
+        # torch.compile does not come here (``opaque.py``): with dynamic sizes its branches fail to capture (2.13).
+        solution = recomputed(_solution, products, c, approximant, squarings)
+    else:
+        solution = _solution(products, c, approximant, squarings)
+    if solution is None:
+        return precise_change(q, k, v, c, approximant, squarings, False, or_dense)
+    return _applied(q, k, solution[0], solution[1])
+
+
+def _judged_core(
+    products: Products, c: Tensor, approximant: str, squarings: int
+) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]:
+    """The level of ``precision_level``, and M, M², the norm, W and t."""
+    m, w, t = balanced_core(products, c)
     m2 = m @ m
     norm = core_norm(m2)
     in_doubt = is_in_doubt(m, w, norm)
     steps = approximant != "pade" and squarings < 0
     level = precision_level(norm, in_doubt) if steps else 2 * in_doubt.any().to(torch.int64)
-    if not torch.jit.is_scripting():  # noqa: SIM102  # TorchScript skips the body only when this stands alone
-        if torch.compiler.is_exporting():
-            core = (m, m2, norm, w, t)
-            return _change_in_graph(level, q, k, v, c, core, approximant, squarings, or_dense)
-    # torch.compile does not come here (``opaque.py``): its branches fail to capture with dynamic sizes (torch 2.13).
+    return level, (m, m2, norm, w, t)
+
+
+def _solution(products: Products, c: Tensor, approximant: str, squarings: int) -> Optional[tuple[Tensor, Tensor]]:
+    """J·φ₁(M)·W in float32 with the balance undone, the factors of Q and of K; None where it would lose digits."""
+    level, (m, m2, norm, w, t) = _judged_core(products, c, approximant, squarings)
     chosen = trip_count(level)
     if chosen > 1:
-        return precise_change(q, k, v, c, approximant, squarings, False, or_dense)
-    if not steps:
-        for_q, for_k = gram_solution(m, m2, norm, w, t, c, approximant, squarings, False)
-    elif chosen == 1:
-        for_q, for_k = stepped_solution(m, m2, norm, w, t, c)
-    else:
-        for_q, for_k = near_solution(m, m2, w, t, c)
-    return _applied(q, k, for_q, for_k)
+        return None
+    if approximant == "pade" or squarings >= 0:
+        return gram_solution(m, m2, norm, w, t, c, approximant, squarings, False)
+    if chosen == 1:
+        return stepped_solution(m, m2, norm, w, t, c)
+    return near_solution(m, m2, w, t, c)
 
 
 def precision_level(norm: Tensor, in_doubt: Tensor, near: float = NEAR_REACH, farthest: float = FARTHEST) -> Tensor:
@@ -79,19 +101,29 @@ def precision_level(norm: Tensor, in_doubt: Tensor, near: float = NEAR_REACH, fa
     return torch.maximum(2 * far.to(torch.int64), (~(norm <= near)).to(torch.int64)).amax()
 
 
-def gram_core(q: Tensor, k: Tensor, v: Tensor, c: Tensor, four_ln2: float = FOUR_LN2) -> tuple[Tensor, Tensor, Tensor]:
+def gram_core(q: Tensor, k: Tensor, v: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """M = GJ and W = FᵀV for the balanced F = [tQ, K/t], and t (…, 1, 1), a power of two.
 
     M = c·[[−QᵀK, t²·QᵀQ], [−KᵀK/t², KᵀQ]]. The balance leaves S as it is and costs no rounding.
     """
-    qq, qk, kk = q.mT @ q, q.mT @ k, k.mT @ k
+    return balanced_core(gram_products(q, k, v), c)
+
+
+def gram_products(q: Tensor, k: Tensor, v: Tensor) -> Products:
+    """The blocks QᵀQ, QᵀK, KᵀK of G and QᵀV, KᵀV of FᵀV: everything of length N ends here."""
+    return q.mT @ q, q.mT @ k, k.mT @ k, q.mT @ v, k.mT @ v
+
+
+def balanced_core(products: Products, c: Tensor, four_ln2: float = FOUR_LN2) -> tuple[Tensor, Tensor, Tensor]:
+    """``gram_core`` from the products."""
+    qq, qk, kk, qv, kv = products
     q_size, k_size = _mean_of_diagonal(qq.detach()), _mean_of_diagonal(kk.detach())
     # Separate logarithms: the ratio may be beyond float32 where S is not.
     ratio = torch.where((q_size > 0) & (k_size > 0), torch.log(k_size) - torch.log(q_size), torch.zeros_like(q_size))
     t = torch.exp2(torch.floor(ratio / four_ln2 + 0.5))[..., None, None]
     upper = torch.cat([-c * qk, (c * t * t) * qq], -1)
     lower = torch.cat([-c / (t * t) * kk, c * qk.mT], -1)
-    w = torch.cat([t * (q.mT @ v), k.mT @ v / t], -2)
+    w = torch.cat([t * qv, kv / t], -2)
     return torch.cat([upper, lower], -2), w, t
 
 
@@ -165,9 +197,11 @@ def precise_change(
             return _precise_in_graph(lost, q, k, v, c, core, approximant, squarings, double, or_dense)
     if or_dense and _is_affordable(q) and any_of(lost):
         return dense_change(q, k, v, c, approximant, squarings, double)
-    for_q, for_k = gram_solution(m, m2, norm, w, t, c64, approximant, squarings, double)
     if not torch.jit.is_scripting():
+        for_q, for_k = recomputed(gram_solution, m, m2, norm, w, t, c64, approximant, squarings, double)
         check_digits(lost)
+    else:
+        for_q, for_k = gram_solution(m, m2, norm, w, t, c64, approximant, squarings, double)
     return _float64_change(q64, k64, for_q, for_k, lost).to(v.dtype)
 
 

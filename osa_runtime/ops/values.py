@@ -53,8 +53,9 @@ def _trip_count(count: Tensor) -> int:
 
 @torch.jit.unused
 def is_plain_eager(*tensors: Tensor) -> bool:
-    """True if the tensors have values and neither a graph nor a ``torch.func`` transform looks on."""
-    return not torch.compiler.is_compiling() and all(whole(x) is x and has_values(x) for x in tensors)
+    """True if the tensors have values and neither a graph, a ``torch.func`` transform nor forward mode looks on."""
+    looked_on = torch.compiler.is_compiling() or torch.autograd.forward_ad._current_level >= 0
+    return not looked_on and all(whole(x) is x and has_values(x) for x in tensors)
 
 
 @torch.jit.unused

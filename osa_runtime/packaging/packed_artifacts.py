@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+from osa_runtime import __version__
 from osa_runtime.artifact import MANIFEST_FILE, Artifact
+from osa_runtime.atomic import atomic_folder, check_apart, check_replaceable
 from osa_runtime.errors import ArtifactError, InputError
 from osa_runtime.parity.certificate import CERTIFICATE_FILE
 from osa_runtime.serving.engine.model_folders import NAME
@@ -14,7 +19,26 @@ from osa_runtime.serving.engine.model_folders import NAME
 MARKER = "osa-package.json"
 
 
-def name_artifacts(artifacts: Sequence[Path], name: str | None, server: str) -> dict[str, Path]:
+@contextlib.contextmanager
+def new_package(
+    artifacts: Sequence[Path], out: Path, name: str | None, server: str, *, replace: bool
+) -> Iterator[tuple[Path, dict[str, Path]]]:
+    """The folder that becomes ``out`` at the end, and the artifacts by name."""
+    named = _name_artifacts(artifacts, name, server)
+    check_replaceable(out, replace=replace, marker=MARKER)
+    for source in artifacts:
+        check_apart(out, source)
+    with atomic_folder(out, replace=replace, marker=MARKER) as temporary:
+        yield temporary, named
+
+
+def describe(folder: Path, target: str, **content: Any) -> None:
+    """Write the marker of a folder that we wrote, which says what is in it."""
+    text = json.dumps({"osa-runtime": __version__, "target": target, **content}, indent=2)
+    (folder / MARKER).write_text(text + "\n", encoding="utf-8")
+
+
+def _name_artifacts(artifacts: Sequence[Path], name: str | None, server: str) -> dict[str, Path]:
     """Name each artifact after its folder, or the only one ``name``."""
     if not artifacts:
         raise InputError("There is nothing to package; pass at least one folder that `osa export` wrote.")

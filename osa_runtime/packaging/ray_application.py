@@ -17,10 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from osa_runtime import __version__
-from osa_runtime.atomic import atomic_folder, check_apart, check_replaceable
 from osa_runtime.errors import InputError
-from osa_runtime.packaging.packed_artifacts import MARKER, copy_artifact, name_artifacts, open_onnx
+from osa_runtime.packaging.packed_artifacts import copy_artifact, describe, new_package, open_onnx
 from osa_runtime.serving.engine.engine import Engine
 from osa_runtime.serving.logs import Log
 from osa_runtime.serving.settings import ServerSettings, is_loopback
@@ -105,11 +103,7 @@ def package_ray(
     """Write the application in one step. The server's ``repository`` in ``options`` is the path that ``out/models``
     will have on the machines of the cluster."""
     options = options or RayOptions(ServerSettings(repository=out.absolute() / MODELS))
-    named = name_artifacts(artifacts, name, "Ray Serve")
-    check_replaceable(out, replace=replace, marker=MARKER)
-    for source in artifacts:
-        check_apart(out, source)
-    with atomic_folder(out, replace=replace, marker=MARKER) as temporary:
+    with new_package(artifacts, out, name, "Ray Serve", replace=replace) as (temporary, named):
         models = temporary / MODELS
         for model, folder in named.items():
             artifact = open_onnx(folder)
@@ -119,7 +113,7 @@ def package_ray(
         addresses = addresses or RayAddresses()
         options = dataclasses.replace(options, packed=packed_models(models), loopback=is_loopback(addresses.host))
         (temporary / CONFIG).write_text(config_text(options, addresses), encoding="utf-8")
-        (temporary / MARKER).write_text(_description(options), encoding="utf-8")
+        describe(temporary, "ray", models=options.packed)
     return PackedApplication(out / CONFIG, shown)
 
 
@@ -140,8 +134,3 @@ async def _rehearse(models: Path, server: ServerSettings) -> list[str]:
         return [f"{model.name} (version {model.version_text})" for model in engine.repository.served()]
     finally:
         await engine.close()
-
-
-def _description(options: RayOptions) -> str:
-    content = {"osa-runtime": __version__, "target": "ray", "models": options.packed}
-    return json.dumps(content, indent=2) + "\n"

@@ -14,7 +14,6 @@ installed there, and two models of different age run side by side. It needs nump
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -23,12 +22,10 @@ from pathlib import Path
 
 import numpy as np
 
-from osa_runtime import __version__
 from osa_runtime.artifact import Artifact
-from osa_runtime.atomic import atomic_folder, check_apart, check_replaceable
 from osa_runtime.errors import RunError
 from osa_runtime.formats import FORMATS
-from osa_runtime.packaging.packed_artifacts import MARKER, copy_artifact, name_artifacts, open_onnx
+from osa_runtime.packaging.packed_artifacts import copy_artifact, describe, new_package, open_onnx
 from osa_runtime.packaging.triton_config import Feeds, TritonConfig, TritonSettings
 from osa_runtime.runtime.session import load
 from osa_runtime.sample_inputs import sample_inputs, usual_sizes
@@ -63,13 +60,10 @@ def package_triton(
 ) -> list[PackedModel]:
     """Write a model repository with one model per artifact, named after its folder or ``name``, in one step."""
     settings = settings or TritonSettings()
-    named = name_artifacts(artifacts, name, "Triton")
-    check_replaceable(out, replace=replace, marker=MARKER)
-    for source in artifacts:
-        check_apart(out, source)
-    with atomic_folder(out, replace=replace, marker=MARKER) as temporary:
+    with new_package(artifacts, out, name, "Triton", replace=replace) as (temporary, named):
         packed = [_write_model(temporary, model, folder, settings) for model, folder in named.items()]
-        (temporary / MARKER).write_text(_description(packed, settings), encoding="utf-8")
+        sizes = {model.name: {"max_batch_size": model.max_batch} for model in packed}
+        describe(temporary, "triton", settings=asdict(settings), models=sizes)
     return packed
 
 
@@ -97,7 +91,7 @@ def _tried_samples(artifact: Artifact, config: TritonConfig) -> Feeds:
     The model has run these here, because a sample that fails prevents the model from starting in Triton.
     """
     feeds = sample_inputs(config.interface, usual_sizes(config.interface))
-    with load(artifact.folder, threads=1, check_hash=False) as session:
+    with load(artifact.folder, threads=1, check_hash=False, cache=False) as session:
         try:
             session.run(feeds, check_finite=True)
         except RunError as error:
@@ -116,16 +110,6 @@ def _write_samples(folder: Path, feeds: Feeds) -> dict[str, str]:
         array = feeds[name]
         (folder / file).write_bytes(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes())
     return names
-
-
-def _description(packed: Sequence[PackedModel], settings: TritonSettings) -> str:
-    content = {
-        "osa-runtime": __version__,
-        "target": "triton",
-        "settings": asdict(settings),
-        "models": {model.name: {"max_batch_size": model.max_batch} for model in packed},
-    }
-    return json.dumps(content, indent=2) + "\n"
 
 
 PACKAGE = Path(__file__).resolve().parent.parent

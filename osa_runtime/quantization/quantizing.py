@@ -138,7 +138,7 @@ def check_source(
 
 def _check_answers(source: Artifact, examples: Calibration) -> None:
     """Check that the answers are finite: NaN has no range."""
-    with load(source.folder) as session:
+    with load(source.folder, cache=False) as session:
         for feeds in examples.feeds:
             session.run(feeds, check_finite=True)
 
@@ -204,7 +204,7 @@ def _write_manifest(folder: Path, manifest: Manifest) -> Manifest:
 
 def _compare(folder: Path, source: Artifact, examples: Calibration | None) -> dict[str, Metrics]:
     """Compare at every size of the axes, so that an axis that became fixed is found."""
-    with load(folder) as quantized, load(source.folder) as original:
+    with load(folder, cache=False) as quantized, load(source.folder, cache=False) as original:
         found = deviation(quantized, original, random_feeds(source.manifest), given=False)
         return found if examples is None else deviation(quantized, original, examples.feeds, given=True)
 

@@ -48,6 +48,7 @@ class LoadOptions:
 
     ``profile`` is the start of the file name for ONNX Runtime's trace of every node.
     ``count_squarings`` makes an ONNX session count the squarings of each layer, where its graph has the count.
+    ``cache`` lets an ONNX session on the CPU start from the copy that an earlier one optimised.
     """
 
     device: Device = CPU
@@ -55,6 +56,7 @@ class LoadOptions:
     allow_fallback: bool = False
     profile: Path | None = None
     count_squarings: bool = False
+    cache: bool = True
 
     def __post_init__(self) -> None:
         valid = self.threads is None or (type(self.threads) is int and 1 <= self.threads <= 4096)

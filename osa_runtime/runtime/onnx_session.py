@@ -11,6 +11,7 @@ import importlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from osa_runtime.runtime.device import (
     wheel_problem,
 )
 from osa_runtime.runtime.input_checks import Array
+from osa_runtime.runtime.optimized_copies import started_from_copy
 from osa_runtime.runtime.session import Session, Source
 
 CPU_PROVIDER = "CPUExecutionProvider"
@@ -64,7 +66,7 @@ class OnnxSession(Session):
                     placed = Placement(str(options.device), str(options.device), CUDA_PROVIDER, cpu_nodes(session))
                     return session, placed
             note = options.fall_back(problem)
-        session = self._create(source, options, [CPU_PROVIDER])
+        session = self._start_from_copy(source, options) or self._create(source, options, [CPU_PROVIDER])
         return session, Placement(str(options.device), str(CPU), CPU_PROVIDER, note=note)
 
     def _start_on_cuda(self, source: Source, options: LoadOptions) -> tuple[Any, str | None]:
@@ -80,7 +82,26 @@ class OnnxSession(Session):
             return None, f"ONNX Runtime chose {', '.join(session.get_providers())} instead. See `osa doctor`."
         return session, None
 
-    def _create(self, source: Source, options: LoadOptions, providers: Sequence[Any]) -> Any:
+    def _start_from_copy(self, source: Source, options: LoadOptions) -> Any | None:
+        """A session that need not be optimised, or that leaves a copy for the next one; None without the cache."""
+        if not options.cache or options.profile is not None:
+            return None
+
+        def start(path: str, entries: Mapping[str, str], written: str | None) -> Any:
+            return self._create(source, options, [CPU_PROVIDER], path, entries, written)
+
+        return started_from_copy(self._ort, source, self._counts, start)
+
+    def _create(
+        self,
+        source: Source,
+        options: LoadOptions,
+        providers: Sequence[Any],
+        copy: str = "",
+        entries: Mapping[str, str] = MappingProxyType({}),
+        written: str | None = None,
+    ) -> Any:
+        """A session of the model, or of the ``copy`` of it; what was optimised is ``written``."""
         wanted = self._ort.SessionOptions()
         wanted.log_severity_level = FATAL
         wanted.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
@@ -89,10 +110,14 @@ class OnnxSession(Session):
         if options.profile is not None:
             wanted.enable_profiling = True
             wanted.profile_file_prefix = str(options.profile)
+        for name, value in entries.items():
+            wanted.add_session_config_entry(name, value)
+        if written is not None:
+            wanted.optimized_model_filepath = written
         try:
             # enable_fallback=0: a session never changes its provider silently
-            model: str | bytes = str(source.path)
-            if self._counts:
+            model: str | bytes = copy or str(source.path)
+            if self._counts and not copy:
                 wanted.add_session_config_entry(EXTERNAL_DATA_FOLDER, str(source.path.parent))
                 model = with_counts(source.path.read_bytes(), self._counts)
             return self._ort.InferenceSession(model, wanted, providers=providers, enable_fallback=0)

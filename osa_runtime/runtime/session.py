@@ -38,11 +38,15 @@ SUFFIXES = {Path(known.file).suffix: known.name for known in FORMATS.values()}
 
 @dataclass(frozen=True)
 class Source:
-    """A model file, and the artifact that it belongs to when it was opened as one."""
+    """A model file, and the artifact that it belongs to when it was opened as one.
+
+    ``hashed`` says that the artifact's files were found to be those of its manifest.
+    """
 
     path: Path
     format: str
     artifact: Artifact | None = None
+    hashed: bool = False
 
     @property
     def declared(self) -> Interface | None:
@@ -149,6 +153,7 @@ def load(
     profile: str | os.PathLike[str] | None = None,
     count_squarings: bool = False,
     runtime: str | None = None,
+    cache: bool = True,
 ) -> Session:
     """Open an exported folder, or a model file alone (.onnx, .pt, .pt2), on ``cpu``, ``cuda`` or ``cuda:1``.
 
@@ -157,10 +162,12 @@ def load(
     ``profile`` makes ONNX Runtime trace every node, into a file whose name starts so; ``end_profile`` writes it.
     ``count_squarings`` fills ``Session.squarings`` in each run, for ONNX graphs with data-dependent squarings.
     ``runtime`` runs an ONNX model elsewhere, for comparisons: openvino, tract, reference (onnx's evaluator), ort-node.
+    ``cache`` lets ONNX models on the CPU start from the copy that an earlier load optimised, in the user's cache folder
+    or in $OSA_MODEL_CACHE, which may be "off"; answers are the same to the last bit.
     TorchScript and pt2 files need torch. They are programs: load them only from sources that you trust.
     """
     trace = None if profile is None else Path(profile)
-    options = LoadOptions(parse_device(device), threads, allow_fallback, trace, count_squarings)
+    options = LoadOptions(parse_device(device), threads, allow_fallback, trace, count_squarings, cache)
     session = _open(_source(Path(path), check_hash), options, runtime)
     if session.placement.note:
         warnings.warn(session.placement.note, RuntimeWarning, stacklevel=2)
@@ -185,7 +192,7 @@ def _source(path: Path, check_hash: bool) -> Source:
         artifact = Artifact.open(path)
         if check_hash:
             artifact.check_files()
-        return Source(artifact.model_path, artifact.manifest.format, artifact)
+        return Source(artifact.model_path, artifact.manifest.format, artifact, check_hash)
     if path.suffix not in SUFFIXES or file_kind(path) in NO_MODELS:
         raise not_an_artifact(path)
     return Source(path, SUFFIXES[path.suffix])

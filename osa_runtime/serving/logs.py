@@ -30,9 +30,6 @@ class Log:
         self.requests = requests
         self._worker = worker
 
-    def debug(self, event: str, **fields: Any) -> None:
-        self._write("debug", event, fields)
-
     def info(self, event: str, **fields: Any) -> None:
         self._write("info", event, fields)
 

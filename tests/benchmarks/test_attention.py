@@ -10,6 +10,15 @@ from typing import Any
 import attention
 import pytest
 import torch
+from attention import (
+    break_even,
+    build_report,
+    describe_ranges,
+    growth_exponent,
+    losing_ranges,
+    softmax_ratios,
+    verdicts,
+)
 from speed import attention_contenders
 from speed.attention_contenders import (
     DENSE,
@@ -25,17 +34,8 @@ from speed.attention_contenders import (
     Point,
     make_inputs,
     minimal_flops,
-    spectral_norm,
-)
-from speed.attention_report import (
-    break_even,
-    build_report,
-    describe_ranges,
-    growth_exponent,
-    losing_ranges,
     share_of_sgemm,
-    softmax_ratios,
-    verdicts,
+    spectral_norm,
 )
 from speed.contest import LEAST_ROUNDS, Contest, Pace, Row, relative_error
 
@@ -239,14 +239,14 @@ def operators(tmp_path_factory: pytest.TempPathFactory) -> Operators:
 
 @pytest.mark.parametrize("tokens", [5, 80])
 def test_every_contender_computes_what_it_should(operators: Operators, tokens: int) -> None:
-    names = (*attention.ALL, SGEMM)
+    names = (*attention_contenders.ALL, SGEMM)
     measured = operators.measure(Point(2, tokens, 32), names, Pace(rounds=2, block_seconds=0, pause=0))
     left_out = {DENSE} if tokens > 64 else set()  # beyond 2d
     assert set(measured.contest.blocks) == set(names) - left_out
-    assert set(measured.errors) == set(attention.ALL) - left_out
+    assert set(measured.errors) == set(attention_contenders.ALL) - left_out
     assert max(measured.errors.values()) < 1e-5
     assert measured.wrong == {}
-    assert measured.ways[SOFTMAX] in ("MultiHeadAttention", "Attention", "MatMul–Softmax–MatMul")
+    assert measured.variants[SOFTMAX] in ("MultiHeadAttention", "Attention", "MatMul–Softmax–MatMul")
 
 
 def test_a_wrong_answer_has_no_time(operators: Operators, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,7 +260,7 @@ def test_a_wrong_answer_has_no_time(operators: Operators, monkeypatch: pytest.Mo
 def test_the_full_plan_has_the_whole_grid() -> None:
     points = attention.plan(attention.FULL, 64)
     for place in attention.FULL.grid:
-        assert set(points[Point(*place, 64)]) >= set(attention.ALL)
+        assert set(points[Point(*place, 64)]) >= set(attention_contenders.ALL)
     assert SGEMM in points[Point(1, 65536, 64)]
     assert {point.norm for point in points if point.tokens == 197} >= {0.1, 2.0, 1000.0}
     assert {Point(1, tokens, 64) for tokens in (128, 129)} <= set(points)

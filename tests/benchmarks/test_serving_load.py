@@ -32,8 +32,8 @@ def ours(model: Served) -> Iterator[Contender]:
 
 @pytest.mark.parametrize("protocol", ["binary", "json", "grpc"])
 def test_our_server_answers_every_connection(model: Served, ours: Contender, protocol: str) -> None:
-    addresses = ours.grpc if protocol == "grpc" else ours.http
-    block = run_block(addresses, model.questions, protocol, 5, warm_up=0.1, seconds=0.3)
+    address = ours.grpc if protocol == "grpc" else ours.http
+    block = run_block(address, model.questions, protocol, 5, warm_up=0.1, seconds=0.3)
     assert block.rate > 0
     assert 0 < block.median <= block.p99
 
@@ -56,7 +56,7 @@ def test_wrong_answers_give_no_figure(model: Served) -> None:
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, daemon=True).start()
         with pytest.raises(BadAnswer, match="not the model's"):
-            run_block([server.server_address], model.questions, "json", 2, 0.05, 0.1)
+            run_block(server.server_address, model.questions, "json", 2, 0.05, 0.1)
         server.shutdown()
 
 
@@ -68,7 +68,7 @@ def test_the_mlp_is_served_under_the_name_of_its_folder(model: Served, tmp_path:
 def test_work_is_counted_where_it_is_done() -> None:
     script = "import time\nwhile time.process_time() < 0.5: pass\nprint('done', flush=True)\ninput()"
     with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        watch = ServerWatch([child.pid])
+        watch = ServerWatch(child.pid)
         assert child.stdout is not None
         child.stdout.readline()
         used, others = watch.look()

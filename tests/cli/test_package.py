@@ -1,14 +1,18 @@
-"""``osa package triton``: what it says, what it refuses, and with which exit code."""
+"""``osa package triton`` and ``web``: what they say, what they refuse, and with which exit code."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+import made_once
 from osa_runtime.cli.main import app
+from osa_runtime.packaging import web_runtime
 
 Exported = Callable[[str, str], Path]
 
@@ -40,7 +44,8 @@ def test_every_flag_is_passed_on(exported: Exported, tmp_path: Path) -> None:
         'backend: "python"',
         "max_batch_size: 16",
         "max_queue_delay_microseconds: 300",
-        "preferred_batch_size: [ 8, 16 ]",
+        "preferred_batch_size: 8",
+        "preferred_batch_size: 16",
         "count: 2",
         "kind: KIND_GPU",
         'string_value: "3"',
@@ -83,3 +88,40 @@ def test_other_formats_are_refused(exported: Exported, tmp_path: Path) -> None:
 def test_help_explains_itself() -> None:
     assert "triton" in CliRunner().invoke(app, ["package", "--help"]).output
     assert osa_package("triton", code=2)
+
+
+@pytest.fixture
+def page_model(tmp_path: Path) -> Path:
+    from osa_runtime.models import SkiplessViT, ViTConfig, save_checkpoint
+    from osa_runtime.pixels import Standardisation
+
+    vit = SkiplessViT(ViTConfig(classes=10, dim=16, depth=1, heads=2, form="dense"))
+    checkpoint = save_checkpoint(vit, tmp_path / "vit", standardisation=Standardisation((4.0,), (6.0,), (0.0, 16.0)))
+    return made_once.export_checkpoint(checkpoint, tmp_path / "vit-onnx").folder
+
+
+@pytest.mark.slow
+def test_a_page_says_what_it_is_and_how_to_serve_it(
+    page_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in web_runtime.SHA256:
+        (tmp_path / name).write_bytes(b"")
+        monkeypatch.setitem(web_runtime.SHA256, name, hashlib.sha256(b"").hexdigest())
+    out = tmp_path / "the page"
+    flags = ["--samples", "digits", "--title", "Read it", "--runtime-folder", tmp_path]
+    shown = osa_package("web", page_model, "--out", out, *flags, code=0).splitlines()
+    assert shown[0] == "Read it: 1 attention layers shown, 0 MB"
+    assert shown[1].startswith("It runs in WASM, not on WebGPU: it has model-local functions")
+    assert shown[-2:] == ["For both: osa export --target webgpu", f"Serve it with: python -m http.server -d '{out}'"]
+    told = json.loads((out / "model.json").read_text())
+    assert sorted({sample["label"] for sample in told["samples"]}) == list(range(10))
+    assert told["placement"] == {"width": 0.75, "height": 1.0, "stretch": True, "by_mass": False}
+    assert "exists already" in osa_package("web", page_model, "--out", out, *flags, code=3)
+    assert osa_package("web", page_model, "--out", out, *flags, "--force", code=0)
+    (tmp_path / next(iter(web_runtime.SHA256))).unlink()
+    assert "onnxruntime-web@" in osa_package("web", page_model, "--out", out, *flags, "--force", code=3)
+    assert "Unknown data set" in osa_package("web", page_model, "--out", out, "--samples", "digit", code=3)
+
+
+def test_a_page_of_a_sequence_model_is_refused(exported: Exported, tmp_path: Path) -> None:
+    assert "one picture" in osa_package("web", exported("encoder", "onnx"), "--out", tmp_path / "page", code=3)

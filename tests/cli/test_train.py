@@ -49,8 +49,8 @@ def test_every_option_reaches_the_settings(images: Path, tmp_path: Path) -> None
     chosen = {
         "attention": "polynomial", "power": 1, "conditioning": "spectral", "alpha": 0.5, "activation": "gelu",
         "mlp_ratio": 1.5, "pool": "cls", "depth": 2, "dim": 12, "heads": 3, "patch_size": 1, "slope": 0.4,
-        "dropout": 0.1, "epochs": 1, "batch_size": 9, "optimizer": "muon", "lr": 1e-5, "weight_decay": 0.5,
-        "clip": 0.5, "validation": 0.2, "patience": 2, "seed": 5, "device": "cpu", "threads": 1,
+        "dropout": 0.1, "epochs": 1, "batch_size": 9, "optimizer": "muon", "lr": 1e-5,
+        "weight_decay": 0.5, "clip": 0.5, "validation": 0.2, "patience": 2, "seed": 5, "device": "cpu", "threads": 1,
     }  # fmt: skip
     flags = [part for name, value in chosen.items() for part in (f"--{name.replace('_', '-')}", value)]
     flags += ["--residual", "--norm", "--lambda", 0.5, "--init", "usual"]

@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx.inliner
+import onnx.reference
+import onnx_ir as ir
 import onnxruntime
 import openvino
 import pytest
@@ -23,7 +25,10 @@ import osa_runtime
 from attention_models import attention_model
 from exponents import normal, relative_error, scale_for
 from osa_runtime.exporters import FunctionChoice
+from osa_runtime.exporters.functions.portable import keep_nan
 from osa_runtime.nn import OrthogonalSelfAttention
+from osa_runtime.ops.graph_control import branch
+from osa_runtime.ops.scaling import _doubled_phi1_in_graph
 from osa_runtime.parity.tolerances import FLOAT32_ALONE_SHARE
 from structured_attention import Problem, is_right_or_nan, problems
 
@@ -176,6 +181,49 @@ def test_no_transposition_meets_a_product_in_float64(name: str) -> None:
     assert [node.name for node in products for x in node.input if _maker_beyond_casts(x, makers) == "Transpose"] == []
 
 
+@pytest.mark.parametrize("scale", [1.0, -1.0])
+def test_the_factor_between_them_is_never_one(scale: float) -> None:
+    """ONNX Runtime drops a constant factor of 1, and then they meet."""
+    model = inlined(CHOICES["lowrank fixed"])
+    turned = {node.output[0] for node in model.graph.node if node.op_type == "Transpose"}
+    factors = [node.input[1] for node in model.graph.node if node.op_type == "Mul" and node.input[0] in turned]
+    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in dict.fromkeys(factors))
+    x = np.random.default_rng(0).standard_normal((1, 1, 9, 2)).astype(np.float32)
+    feeds = {"q": x, "k": x[:, :, ::-1], "v": x, "scale": np.array([scale], np.float32)}
+    found = onnx.reference.ReferenceEvaluator(model).run(list(dict.fromkeys(factors)), feeds)
+    assert len(factors) > 2
+    assert all((value != 1).all() for value in found)
+
+
+@pytest.mark.parametrize(
+    ("operator", "inputs", "attributes"),
+    [
+        ("Relu", ["x"], {}),
+        ("LeakyRelu", ["x"], {"alpha": 0.0}),
+        ("Clip", ["x", "zero"], {}),
+        ("Exp", ["x"], {}),
+        ("Max", ["zero", "x"], {}),
+        ("Min", ["x", "z"], {}),
+    ],
+)
+def test_nan_stays_nan(operator: str, inputs: list[str], attributes: dict[str, float]) -> None:
+    """Without the guard OpenVINO 2026.4 returns a number."""
+    helper = onnx.helper
+    given = {"x": np.array([np.nan, -1, 0.5, 2], np.float32), "z": np.array([3, 3, np.nan, 1], np.float32)}
+    feeds = {name: given[name] for name in inputs if name in given}
+    info = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n"]) for name in (*feeds, "y")]
+    node = helper.make_node(operator, inputs, ["y"], name="it", **attributes)
+    zero = onnx.numpy_helper.from_array(np.array(0.0, np.float32), "zero")
+    model = ir.from_proto(helper.make_model(helper.make_graph([node], "g", info[:-1], info[-1:], [zero])))
+    keep_nan(model)
+    proto = ir.to_proto(model)
+    onnx.checker.check_model(proto, full_check=True)
+    compiled = openvino.Core().compile_model(openvino.Core().read_model(proto.SerializeToString()), "CPU")
+    expected = onnx.reference.ReferenceEvaluator(proto).run(None, feeds)[0]
+    assert np.isnan(expected[0])
+    np.testing.assert_allclose(compiled(feeds)["y"], expected, rtol=1e-6)
+
+
 def _maker_beyond_casts(name: str, makers: dict[str, onnx.NodeProto]) -> str | None:
     while name in makers and makers[name].op_type == "Cast":
         name = makers[name].input[0]
@@ -193,6 +241,37 @@ def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     for part in _graphs(graph):
         yield from part.node
+
+
+class _Doubling(torch.nn.Module):
+    """A loop of a number of turns that is an input, between other operations, in a branch."""
+
+    def forward(self, e: Tensor, y: Tensor, turns: Tensor) -> Tensor:
+        def work(e: Tensor, y: Tensor, turns: Tensor) -> Tensor:
+            return torch.matmul(*_doubled_phi1_in_graph(0.5 * e.double(), y.double() + 1, turns)).float()
+
+        def other(e: Tensor, y: Tensor, turns: Tensor) -> Tensor:  # the operands of both
+            return 3 * y
+
+        return branch(turns < 100, work, other, (e, y, turns))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of torch, about its own code
+def test_a_compiled_loop_without_turns(tmp_path: Path) -> None:
+    e, y = 0.1 * normal(2, 6, 6, seed=1), normal(2, 6, 3, seed=2)
+    with torch.no_grad():
+        program = torch.export.export(_Doubling(), (e, y, torch.tensor(2)))
+        torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "compiled.pt2"))
+        compiled = torch._inductor.aoti_load_package(str(tmp_path / "compiled.pt2"))
+        for turns in (0, 1, 3):
+            expected_e, expected_y = 0.5 * e.double(), y.double() + 1
+            for _ in range(turns):
+                expected_e, expected_y = (
+                    2 * expected_e + expected_e @ expected_e,
+                    2 * expected_y + expected_e @ expected_y,
+                )
+            assert float(relative_error(compiled(e, y, torch.tensor(turns)), expected_e @ expected_y).max()) < 1e-6
 
 
 @pytest.mark.long  # the C++ compiler takes both cores for a minute

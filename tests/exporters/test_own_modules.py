@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,8 @@ from osa_runtime.exporters.eager import rounding_depth
 from osa_runtime.nn import IsometricMLP, OrthogonalSelfAttention
 from osa_runtime.ops import orthogonal_attention
 from osa_runtime.parity import compare_arrays
+from osa_runtime.verification import verify
+from osa_runtime.verification.inside.onnx_parts import OnnxParts
 
 pytestmark = pytest.mark.slow
 
@@ -239,3 +242,57 @@ def test_half_precision_does_not_round_the_scale(tmp_path: Path) -> None:
     actual = torch.from_numpy(artifact_runner(artifact.model_path)([q, k])[0])
     torch.testing.assert_close(actual, Scaled()(q, k), rtol=2e-3, atol=0.5)
     assert float((actual - q).abs().max()) > 5
+
+
+class Behind(nn.Module):
+    """A layer with a linear one behind it; ``kind`` is what else happens to the layer's result."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.layer = kind, OrthogonalSelfAttention(8, 2, alpha=0.1)
+        self.next = nn.Linear(8, 20, bias=kind != "no bias")
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        mixed = self.layer(x)
+        if self.kind == "skip":
+            return (self.next(x + mixed),)
+        if self.kind == "activation":
+            return (self.next(mixed.relu()),)
+        return (self.next(mixed), mixed) if self.kind == "read twice" else (self.next(mixed),)
+
+
+@pytest.mark.parametrize("kind", ["plain", "skip", "activation", "read twice", "no bias"])
+def test_a_linear_layer_is_joined_only_if_it_alone_reads_the_attention(tmp_path: Path, kind: str) -> None:
+    torch.manual_seed(0)
+    module = Behind(kind).eval()
+    axes = {"x": {0: torch.export.Dim("batch", min=1), 1: torch.export.Dim("tokens", min=1, max=400)}}
+    artifact = export(module, (torch.randn(2, 9, 8),), tmp_path / "a", dynamic_shapes=axes)
+    kinds = {node.op_type for node in onnx.load(artifact.model_path).graph.node if node.domain == "ai.osa"}
+    assert kinds == {"OrthogonalSelfAttentionLinear" if kind == "plain" else "OrthogonalSelfAttention"}
+    with load(artifact.folder, count_squarings=True) as session:
+        for tokens in (1, 20, 400):
+            x = torch.randn(2, tokens, 8)
+            found = next(iter(session.run({"x": x.numpy()}).values()))
+            expected = module(x)[0].detach().numpy()
+            np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6 * np.abs(expected).max())
+        assert session.squarings is not None
+        assert list(session.squarings.latest) == ["layer"]
+
+
+def test_joined_layers_are_verified_apart(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = Behind("plain").eval()
+    axes = {"x": {0: torch.export.Dim("batch", min=1), 1: torch.export.Dim("tokens", min=1, max=400)}}
+    artifact = export(module, (torch.randn(2, 9, 8),), tmp_path / "a", dynamic_shapes=axes)
+    assert verify(artifact.folder, module=module).certificate.passed
+    parts = OnnxParts(artifact.model_path, artifact.manifest.attentions, 1)
+    assert (parts.units, parts.attentions) == (("layer", "next"), ("layer",))
+    x = torch.randn(2, 300, 8)
+    np.testing.assert_allclose(parts.call("layer", [x.numpy()]), module.layer(x).detach().numpy(), rtol=0, atol=1e-5)
+    model = onnx.load(artifact.model_path)
+    weight = next(tensor for tensor in model.graph.initializer if tensor.name == "next/MatMul.weight")
+    weight.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(weight) * 1.001, weight.name))
+    onnx.save(model, tmp_path / "wrong.onnx")
+    failed = verify(tmp_path / "wrong.onnx", module=module).certificate
+    assert not failed.passed
+    assert "next" in {part.unit for part in failed.units if not part.passed}

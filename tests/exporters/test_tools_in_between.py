@@ -19,7 +19,7 @@ import torch
 from attention_models import attention_model
 from exponents import normal, scale_for
 from osa_runtime.exporters import FunctionChoice
-from osa_runtime.inspection.facts import inspect_artifact
+from osa_runtime.inspection.inspecting import inspect_artifact
 from structured_attention import Problem, is_right_or_nan
 
 CHOICES = {

@@ -182,6 +182,7 @@ MODULES = ("approximants", "attention", "chebyshev", "dense", "folded", "lowrank
 ALONE = {"Change", "MeanOfDiagonal", "SkewFourths", "TwiceIdentity", "Float32Attention", "Float64Change", "IsDouble"}
 ALONE |= {"OrthogonalSelfAttention", "Float32SelfAttention", "PackedByHead", "OnGrid", "Diagonal", "BalanceOfHeads"}
 ALONE |= {"MeanScaling", "Merged", "FoldedSolution", "QueriesKeysValues", "WithPadding"}
+ALONE |= {"ShiftedSelfAttention", "OrthogonalSelfAttentionLinear"}
 
 
 def test_names_and_files_are_the_same() -> None:
@@ -189,7 +190,7 @@ def test_names_and_files_are_the_same() -> None:
     names = {name.replace("_", "").lower() for module in MODULES for name in _functions(module)}
     found = {
         f.name
-        for choice in (POLYNOMIAL, PADE, FunctionChoice(masked=True, layered=True))
+        for choice in (POLYNOMIAL, PADE, FunctionChoice(masked=True, layered=True), replace(LAYERED, joined=True))
         for f in build_functions(choice)
     }
     assert all((folder / f"{module}.py").exists() for module in MODULES)
@@ -226,11 +227,10 @@ def test_the_folded_layer(offset: float) -> None:
     norm = lowrank.core_norm(m @ m)
     for limit in (1e-3, 1e3):  # of the amplification, by way of M
         large = m * limit
-        doubt = folded.is_in_folded_doubt(large, w, norm, beta, gram)
+        doubt = folded.is_in_folded_doubt(large, w, norm, beta)
         (found_doubt,) = exported(
             "IsInFoldedDoubt",
             *(one.unflatten(0, (2, 2)) for one in (large, w, norm[:, None, None], beta[:, None, None])),
-            gram,
             choice=LAYERED,
         )
         assert torch.equal(found_doubt.flatten() > 0.5, doubt)
@@ -247,8 +247,8 @@ def test_the_folded_layer(offset: float) -> None:
 
 @pytest.mark.parametrize("tokens", [1, 40, 100, 300, 1000])
 def test_folding_pays(tokens: int) -> None:
-    weight, scale = torch.zeros(32, 96), torch.zeros(4)
-    (found,) = exported("FoldingPays", torch.zeros(1, tokens, 32), weight, scale, choice=LAYERED)
+    weight, out, scale = torch.zeros(32, 96), torch.zeros(32, 32), torch.zeros(4)
+    (found,) = exported("FoldingPays", torch.zeros(1, tokens, 32), weight, out, scale, choice=LAYERED)
     assert bool(found) is folded.folding_pays(tokens, 32, 8)
 
 
@@ -276,3 +276,16 @@ def test_the_layer_is_eager(kind: str, masked: bool) -> None:
     torch.testing.assert_close(
         found, expected, rtol=0, atol=2e-6 * float(expected.nan_to_num().abs().max()), equal_nan=True
     )
+
+
+@pytest.mark.parametrize("tokens", [12, 160])
+def test_the_layer_with_a_linear_one_behind_it(tokens: int) -> None:
+    torch.manual_seed(0)
+    layer, linear = OrthogonalSelfAttention(16, 2, alpha=0.005), torch.nn.Linear(16, 40)
+    x = normal(3, tokens, 16) + normal(16, seed=1)
+    weights = (layer.project.weight.detach().mT, layer.out.weight.detach().mT, layer.alpha.detach() / 8**0.5)
+    inputs = (x, *weights, linear.weight.detach().mT, linear.bias.detach())
+    choice = replace(LAYERED, counted=True, joined=True)
+    found, _ = exported("OrthogonalSelfAttentionLinear", *inputs, outputs=2, choice=choice)
+    expected = linear(layer(x)).detach()
+    torch.testing.assert_close(found, expected, rtol=0, atol=2e-6 * float(expected.abs().max()))

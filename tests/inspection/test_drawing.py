@@ -14,7 +14,7 @@ import handmade_onnx as handmade
 from osa_runtime.errors import InputError, MissingDependencyError, StorageError
 from osa_runtime.inspection import drawing
 from osa_runtime.inspection.drawing import draw_graph, lay_out
-from osa_runtime.inspection.outline import outline
+from osa_runtime.inspection.folded_graph import fold
 
 
 def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -23,7 +23,7 @@ def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("residual", [False, True], ids=["skipless", "residual"])
 def test_identical_blocks_are_drawn_once(residual: bool) -> None:
-    drawn = outline(handmade.deep(8, residual=residual))
+    drawn = fold(handmade.deep(8, residual=residual))
     assert drawn.repetition is not None
     assert (drawn.repetition.name, len(drawn.repetition.blocks)) == ("stack.blocks.0 to 7", 8)
     titles = ["MatMul", "Add", "Relu", "Mul"] + ["Add"] * residual
@@ -33,7 +33,7 @@ def test_identical_blocks_are_drawn_once(residual: bool) -> None:
 
 
 def test_the_last_block_leads_on() -> None:
-    drawn = outline(handmade.deep(3))
+    drawn = fold(handmade.deep(3))
     targets = {arrow.target: arrow.source for arrow in drawn.arrows}
     titles = {box.key: box.title for box in drawn.boxes}
     head = next(key for key, title in titles.items() if title == "ReduceMean")
@@ -48,28 +48,28 @@ def test_what_blocks_share_does_not_keep_them_apart() -> None:
         if node.op_type == "Add":
             node.input[1] = "shared"
     model.graph.node.insert(2, shared)
-    drawn = outline(model)
+    drawn = fold(model)
     assert drawn.repetition is not None
     assert len(drawn.repetition.blocks) == 4
     assert [box.title for box in drawn.boxes if not box.folded] == ["x", "Mul", "Abs", "ReduceMean", "y"]
 
 
 def test_shallow_graphs_are_drawn_whole() -> None:
-    assert outline(handmade.deep(1)).repetition is None
-    assert outline(handmade.with_functions()).repetition is None
+    assert fold(handmade.deep(1)).repetition is None
+    assert fold(handmade.with_functions()).repetition is None
 
 
 def test_kinds() -> None:
-    assert [box.kind for box in outline(handmade.with_functions()).boxes] == [
+    assert [box.kind for box in fold(handmade.with_functions()).boxes] == [
         "input", "function", "product", "function", "output"
     ]  # fmt: skip
-    boxes = {box.title: box for box in outline(handmade.with_control_flow()).boxes}
+    boxes = {box.title: box for box in fold(handmade.with_control_flow()).boxes}
     assert boxes["If"].kind == "control"
     assert boxes["If"].detail == "choice · 2 nodes inside"
 
 
 def test_bodies_read_from_outside() -> None:
-    drawn = outline(handmade.with_control_flow())
+    drawn = fold(handmade.with_control_flow())
     target = next(box.key for box in drawn.boxes if box.title == "If")
     assert "input x" in {arrow.source for arrow in drawn.arrows if arrow.target == target}
 

@@ -13,7 +13,7 @@ from onnx import TensorProto
 import handmade_onnx as handmade
 from osa_runtime.artifact import describe_files
 from osa_runtime.errors import ArtifactError
-from osa_runtime.inspection.facts import Inspection, inspect_artifact
+from osa_runtime.inspection.inspecting import Inspection, inspect_artifact
 from osa_runtime.inspection.kernel_coverage import IN_FLOAT32, NOWHERE, ON_CPU, UNKNOWN, expand, place
 from osa_runtime.interface import TensorSpec
 from osa_runtime.manifest import AttentionSettings, Manifest

@@ -26,7 +26,7 @@ from osa_runtime.ops.coefficients import (
 )
 from osa_runtime.ops.rounding import is_lost_in_terms
 from osa_runtime.ops.scaling import reach
-from osa_runtime.parity import plan
+from osa_runtime.parity import feeds
 
 
 def expand(table: tuple[float, ...]) -> np.ndarray:
@@ -142,4 +142,4 @@ def test_limits_that_are_written_twice_are_the_same() -> None:
     for factor, lost in ((0.99, False), (1.01, True)):
         q = torch.full((1, 1, 1), LARGEST_TERMS * factor, dtype=torch.float64)
         assert bool(is_lost_in_terms(q, one, one, norm, False)) is lost
-    assert plan.MOST_DENSE == MOST_DENSE_TOKENS
+    assert feeds.MOST_DENSE == MOST_DENSE_TOKENS

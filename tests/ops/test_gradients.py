@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from exponents import normal, relative_error, scale_for
+from osa_runtime.nn import OrthogonalSelfAttention
 from osa_runtime.ops import orthogonal_attention, reference, skew_exponential
 from osa_runtime.ops.chebyshev import near_phi1
 
@@ -117,8 +121,8 @@ def test_our_gradients_are_those_of_the_plain_path(
 
         ours = gradients()
         with monkeypatch.context() as patch:
-            patch.setattr("osa_runtime.ops.dense.eager_change", lambda *_: None)
-            patch.setattr("osa_runtime.ops.horner.is_differentiated", lambda *_: False)
+            patch.setattr("osa_runtime.ops.dense.eager_dense", lambda *_: None)
+            patch.setattr("osa_runtime.ops.recomputation.is_differentiated", lambda *_: False)
             plain = gradients()
         for name, a, b in zip(("out", "q", "k", "v", "scale"), ours, plain, strict=True):
             size = b.detach().abs().amax().clamp(min=1e-30)
@@ -157,13 +161,58 @@ def test_nan_in_one_entry_stays_there() -> None:
             assert bool(x[1].isnan().any())
 
 
-def test_nothing_is_kept_but_what_the_polynomial_reads() -> None:
-    """Of the low-rank core of float32: u, W and XW, not the values of Horner's scheme."""
-    sizes = []
-    u, w, mw = (normal(2, 4, 4, seed=s).requires_grad_() for s in (1, 2, 3))
-    with torch.autograd.graph.saved_tensors_hooks(lambda x: sizes.append(x.numel()) or x, lambda x: x):
-        near_phi1(u, w, mw)
-    assert sizes == [u.numel(), w.numel(), mw.numel()]
+def kept_by(function: Callable[[], Tensor]) -> int:
+    """The numbers that are kept for the backward pass, without those that the caller has anyway."""
+    kept = {}
+
+    def pack(x: Tensor) -> Tensor:
+        kept[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes() // x.element_size()
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        function()
+    return sum(kept.values())
+
+
+def test_the_lowrank_form_keeps_its_inputs_and_what_is_small() -> None:
+    """Five products of Q, K and V, and the two factors that they lead to: nothing of the polynomial."""
+    q, k, v = (normal(2, 40, 4, seed=s).requires_grad_() for s in (1, 2, 3))
+    assert kept_by(lambda: orthogonal_attention(q, k, v, 0.05)) <= 3 * q.numel() + 2 * 7 * 4 * 4 + 8
+
+
+def test_the_folded_layer_keeps_its_input_and_what_is_small() -> None:
+    """The centred input, C, T and rows of its mean: no queries, keys or values, and nothing of the polynomial."""
+    layer, x = OrthogonalSelfAttention(8, 2), normal(2, 200, 8).requires_grad_()
+    weights = sum(p.numel() for p in layer.parameters())
+    assert kept_by(lambda: layer(x)) <= x.numel() + weights + 2 * (2 * 8 * 8 + 3 * 8 + 8)
+
+
+def test_our_gradients_of_the_folded_layer_are_those_of_the_plain_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With second derivatives, and with padding."""
+    layer, x = OrthogonalSelfAttention(8, 2, alpha=0.02), normal(2, 200, 8).requires_grad_()
+    mask = torch.arange(200) < torch.tensor([[200], [150]])
+
+    def gradients() -> list[Tensor]:
+        leaves = [x, *layer.parameters()]
+        first = torch.autograd.grad(layer(x, mask).pow(3).sum(), leaves, create_graph=True)
+        return [*first, *torch.autograd.grad(sum(g.square().sum() for g in first), leaves)]
+
+    ours = gradients()
+    monkeypatch.setattr("osa_runtime.ops.recomputation.is_differentiated", lambda *_: False)
+    for a, b in zip(ours, gradients(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4 * float(b.detach().abs().amax()))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("tokens", [6, 40, 200], ids=["dense", "low rank", "folded"])
+def test_a_layer_inside_a_checkpoint(tokens: int, reentrant: bool) -> None:
+    layer, x = OrthogonalSelfAttention(8, 2), normal(2, tokens, 8).requires_grad_()
+    layer(x).pow(3).sum().backward()
+    expected = [p.grad for p in (x, *layer.parameters())]
+    layer.zero_grad()
+    x.grad = None
+    checkpoint(layer, x, use_reentrant=reentrant).pow(3).sum().backward()
+    torch.testing.assert_close([p.grad for p in (x, *layer.parameters())], expected)
 
 
 @pytest.mark.parametrize("tokens", [6, 40])

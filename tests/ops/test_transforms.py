@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
+from torch.autograd import forward_ad
 
 from exponents import normal
 from osa_runtime import OrthogonalSelfAttention, attention_matrix, orthogonal_attention, skew_exponential
@@ -45,6 +46,15 @@ def test_nested_vmap_and_the_layer() -> None:
     layer = OrthogonalSelfAttention(8, 2)
     x = normal(3, 2, 20, 8, seed=6)
     torch.testing.assert_close(torch.func.vmap(layer)(x), torch.stack([layer(y) for y in x]))
+
+
+@pytest.mark.parametrize("tokens", [6, 40, 200], ids=["dense", "low rank", "folded"])
+def test_forward_mode_is_the_same_in_both_spellings(tokens: int) -> None:
+    layer, x = OrthogonalSelfAttention(8, 2), normal(2, tokens, 8).requires_grad_()
+    _, expected = torch.func.jvp(layer, (x.detach(),), (torch.ones_like(x),))
+    with forward_ad.dual_level():
+        found = forward_ad.unpack_dual(layer(forward_ad.make_dual(x, torch.ones_like(x)))).tangent
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("tokens", TOKENS)

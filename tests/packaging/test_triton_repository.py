@@ -18,8 +18,9 @@ from osa_runtime import load
 from osa_runtime.artifact import Artifact
 from osa_runtime.errors import ArtifactError, InputError, OsaError, RunError, StorageError
 from osa_runtime.packaging import triton_repository
+from osa_runtime.packaging.packed_artifacts import MARKER
 from osa_runtime.packaging.triton_config import TritonSettings
-from osa_runtime.packaging.triton_repository import MARKER, OTHERS, PACKAGE, package_triton, runtime_files
+from osa_runtime.packaging.triton_repository import OTHERS, PACKAGE, package_triton, runtime_files
 from osa_runtime.serving.engine.model_folders import ModelFolders
 
 Exported = Callable[[str, str], Path]

@@ -60,7 +60,7 @@ def test_the_server_counts_them(static: Path) -> None:
         await engine.repository.load_all()
         for arrays in (INSIDE, BEYOND, BEYOND):
             await engine.infer(InferenceRequest("vit", "", dict(arrays)))
-        count = engine.book.page("vit", 1).beyond_calibration
+        count = engine.book["vit", 1].beyond_calibration
         await engine.close()
         return count
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from osa_runtime.serving.guard import Guard
-from osa_runtime.serving_ray.replica import RestFront
+from osa_runtime.serving.settings import ServerSettings
+from osa_runtime.serving_ray.options import RayOptions
+from osa_runtime.serving_ray.replica import Replica, rest_front
 
 Messages = list[dict[str, Any]]
 
@@ -30,13 +32,7 @@ class Asked:
         self.closed += 1
 
 
-def ask(app: Asked, path: str, method: str = "GET", prefix: str = "", token: str | None = None) -> tuple[int, bytes]:
-    scope = {"type": "http", "method": method, "path": path, "raw_path": path.encode(), "root_path": prefix}
-    sent = call(app, scope | {"headers": []}, token=token)
-    return sent[0]["status"], sent[1]["body"]
-
-
-def call(app: Asked, scope: dict[str, Any], *messages: str, token: str | None = None) -> Messages:
+async def call(app: Any, scope: dict[str, Any], *messages: str) -> Messages:
     sent: Messages = []
     waiting = iter(messages)
 
@@ -46,42 +42,67 @@ def call(app: Asked, scope: dict[str, Any], *messages: str, token: str | None = 
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    asyncio.run(RestFront(app, Guard(token), app.close)(scope, receive, send))
+    await app(scope, receive, send)
     return sent
 
 
-@pytest.mark.parametrize(
-    ("path", "method", "reason"),
-    [
-        ("/v2/repository/models/digits/load", "POST", "deploy the application again"),
-        ("/v2/repository/models/digits/unload", "POST", "deploy the application again"),
-        ("/v2/models/stats", "GET", "Ray's own metrics"),
-        ("/v2/models/digits/stats", "GET", "Ray's own metrics"),
-        ("/v2/models/digits/versions/1/stats", "GET", "Ray's own metrics"),
-        ("/metrics", "GET", "Ray's own metrics"),
-    ],
-)
+def request(path: str, method: str = "GET", prefix: str = "") -> dict[str, Any]:
+    scope = {"type": "http", "http_version": "1.1", "method": method, "path": path, "raw_path": path.encode()}
+    return scope | {"root_path": prefix, "query_string": b"", "headers": [(b"host", b"localhost")]}
+
+
+@pytest.fixture
+def artifact(exported: Any) -> Path:
+    return exported("vit", "onnx")
+
+
+def ask(options: RayOptions, *scopes: dict[str, Any]) -> list[tuple[int, bytes]]:
+    """The answers of a replica."""
+
+    async def run() -> list[tuple[int, bytes]]:
+        replica = Replica.__new__(Replica)
+        await Replica.__init__(replica, options)  # as Ray does
+        app = replica.__serve_build_asgi_app__()
+        answers = [await call(app, scope) for scope in scopes]
+        await call(app, {"type": "lifespan"}, "lifespan.startup", "lifespan.shutdown")
+        return [(sent[0]["status"], sent[1]["body"]) for sent in answers]
+
+    return asyncio.run(run())
+
+
+ONE_ONLY = [
+    ("/v2/repository/models/vit-onnx/load", "POST", "deploy the application again"),
+    ("/v2/repository/models/vit-onnx/unload", "POST", "deploy the application again"),
+    ("/v2/models/stats", "GET", "Ray's own metrics"),
+    ("/v2/models/vit-onnx/stats", "GET", "Ray's own metrics"),
+    ("/v2/models/vit-onnx/versions/1/stats", "GET", "Ray's own metrics"),
+    ("/metrics", "GET", "Ray's own metrics"),
+]
+
+
 @pytest.mark.parametrize("prefix", ["", "/digits"], ids=["at the root", "behind a prefix"])
-def test_what_reaches_one_replica_only_is_501(path: str, method: str, reason: str, prefix: str) -> None:
-    app = Asked()
-    status, body = ask(app, prefix + path, method, prefix)
-    assert status == 501
-    assert reason in json.loads(body)["error"]
-    assert app.paths == []
+def test_what_reaches_one_replica_only_is_501(prefix: str, artifact: Path) -> None:
+    scopes = [request(prefix + path, method, prefix) for path, method, _ in ONE_ONLY]
+    answers = ask(RayOptions(ServerSettings((artifact,))), *scopes)
+    for (path, _, reason), (status, body) in zip(ONE_ONLY, answers, strict=True):
+        assert (path, status) == (path, 501)
+        assert reason in json.loads(body)["error"]
 
 
-def test_server_metadata_does_not_promise_statistics() -> None:
-    status, body = ask(Asked(), "/v2")
-    assert status == 200
-    assert "statistics" not in json.loads(body)["extensions"]
-    assert "binary_tensor_data" in json.loads(body)["extensions"]
+def test_what_one_replica_can_answer_it_answers(artifact: Path) -> None:
+    scopes = [request(path) for path in ("/v2", "/details", "/v2/models/vit-onnx", "/v2/health/ready")]
+    answers = ask(RayOptions(ServerSettings((artifact,))), *scopes)
+    assert [status for status, _ in answers] == [200] * len(scopes)
+    extensions = json.loads(answers[0][1])["extensions"]
+    assert "statistics" not in extensions
+    assert "binary_tensor_data" in extensions
 
 
-@pytest.mark.parametrize("path", ["/v2", "/metrics", "/v2/models/digits"])
-def test_without_the_token_nothing_is_told(path: str) -> None:
-    app = Asked()
-    assert ask(app, path, token="a-token-of-20-letters")[0] == 401
-    assert app.paths == []
+def test_without_the_token_nothing_is_told(artifact: Path, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("a-token-of-20-letters")
+    options = RayOptions(ServerSettings((artifact,)), token_file=tmp_path / "token")
+    scopes = [request(path) for path in ("/v2", "/metrics", "/v2/models/vit-onnx")]
+    assert [status for status, _ in ask(options, *scopes)] == [401] * len(scopes)
 
 
 @pytest.mark.parametrize(
@@ -90,17 +111,18 @@ def test_without_the_token_nothing_is_told(path: str) -> None:
         ("/v2/models/a%20b/infer", "", "/v2/models/a%20b/infer"),
         ("/models/v2/health/live", "/models", "/v2/health/live"),
         ("/models", "/models", "/"),
-        ("/v2/models/stats2", "", "/v2/models/stats2"),
     ],
 )
 def test_the_app_sees_paths_without_the_prefix(path: str, prefix: str, seen: str) -> None:
     app = Asked()
-    assert ask(app, path, prefix=prefix)[0] == 200
+    sent = asyncio.run(call(rest_front(app, app.close), request(path, prefix=prefix)))
+    assert sent[0]["status"] == 200
     assert app.paths == [(seen, seen.encode())]
 
 
 def test_the_end_of_a_replica_closes_the_models_once() -> None:
     app = Asked()
-    sent = call(app, {"type": "lifespan"}, "lifespan.startup", "lifespan.shutdown")
+    front = rest_front(app, app.close)
+    sent = asyncio.run(call(front, {"type": "lifespan"}, "lifespan.startup", "lifespan.shutdown"))
     assert [message["type"] for message in sent] == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
     assert app.closed == 1

@@ -59,10 +59,11 @@ def test_the_command_line_trains_an_encoder(tmp_path: Path) -> None:
     assert (refused.exit_code, "takes sequences from --data" in " ".join(refused.output.split())) == (2, True)
 
 
-def test_settings_of_images_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fields", [{"pool": "cls"}, {"patch_size": 2}], ids=str)
+def test_settings_of_images_are_refused(tmp_path: Path, fields: dict[str, Any]) -> None:
     data = load_sequences(saved(tmp_path, x=X, y=Y))
     with pytest.raises(ConfigError, match="models of images"):
-        train_classifier(data, TrainingSettings(pool="cls"), tmp_path / "run")
+        train_classifier(data, TrainingSettings(**fields), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

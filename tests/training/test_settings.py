@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -51,8 +52,23 @@ def test_defaults_follow_the_depth() -> None:
     assert (deep.slope, deep.lr) == (0.75, 3e-4)
 
 
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param({}, "muon", id="skipless osa"),
+        pytest.param({"depth": 17}, "adamw", id="deep"),
+        pytest.param({"norm": True}, "adamw", id="norm"),
+        pytest.param({"residual": True}, "adamw", id="skips"),
+        pytest.param({"attention": "softmax"}, "adamw", id="softmax"),
+        pytest.param({"optimizer": "adamw"}, "adamw", id="chosen"),
+    ],
+)
+def test_the_optimizer_is_the_one_that_was_tried_for_the_model(fields: dict[str, Any], expected: str) -> None:
+    assert TrainingSettings(**fields).resolved((8, 8)).optimizer == expected
+
+
 def test_chosen_values_stay() -> None:
-    settings = TrainingSettings(lr=0.1, slope=0.9, patch_size=4, threads=2)
+    settings = TrainingSettings(optimizer="adamw", lr=0.1, slope=0.9, patch_size=4, threads=2)
     assert settings.resolved((8, 8)) == settings
 
 

@@ -138,3 +138,20 @@ def reroute_input(model: onnx.ModelProto, name: str, text: str) -> None:
         for fields in (node.input, node.output):
             fields[:] = [names.get(one, f"{name}/{one}") for one in fields]
         model.graph.node.insert(offset, node)
+
+
+def constant(model: onnx.ModelProto, name: str, value: object) -> str:
+    model.graph.initializer.append(numpy_helper.from_array(np.array(value), name))
+    return name
+
+
+def before_output(model: onnx.ModelProto, *nodes: onnx.NodeProto) -> None:
+    """Nodes that read ``answer``, the logits as they were, and write ``logits``."""
+    for found in model.graph.node:
+        found.output[:] = ["answer" if name == "logits" else name for name in found.output]
+    model.graph.node.extend(nodes)
+
+
+def clip(model: onnx.ModelProto) -> None:
+    low, high = constant(model, "low", np.float32(-20)), constant(model, "high", np.float32(20))
+    before_output(model, helper.make_node("Clip", ["answer", low, high], ["logits"]))

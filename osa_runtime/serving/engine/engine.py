@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
+from collections.abc import Callable
+from typing import Any
 
 from osa_runtime.errors import ArtifactError, OsaError
 from osa_runtime.serving.engine.execution import Job, Tracing
@@ -13,21 +15,23 @@ from osa_runtime.serving.engine.messages import InferenceRequest, InferenceRespo
 from osa_runtime.serving.engine.model import ServedModel
 from osa_runtime.serving.engine.model_folders import ModelFolders
 from osa_runtime.serving.engine.repository import Repository
-from osa_runtime.serving.engine.siblings import Siblings
-from osa_runtime.serving.engine.statistics import Snapshot, StatisticsBook
+from osa_runtime.serving.engine.siblings import Answer, Channel
+from osa_runtime.serving.engine.statistics import Book, ModelStatistics, Snapshot, together
 from osa_runtime.serving.logs import Log
 from osa_runtime.serving.refusals import BadRequest, Refusal, as_refusal
 from osa_runtime.serving.settings import ServerSettings
 
-Answer = InferenceResponse | Refusal
+Watch = Callable[[Callable[[], None]], None]
 
 
 class Engine:
-    def __init__(self, settings: ServerSettings, log: Log, siblings: Siblings | None = None) -> None:
+    lacks: frozenset[str] = frozenset()  # extensions of the protocol
+
+    def __init__(self, settings: ServerSettings, log: Log, siblings: Channel | None = None) -> None:
         self.settings = settings
         self._siblings = siblings
         self.log = log
-        self.book = StatisticsBook()
+        self.book = Book(ModelStatistics)
         folders = ModelFolders(settings.artifacts, settings.repository)
         self.repository = Repository(settings, folders, self.book, log)
         self.tracing = Tracing()
@@ -41,7 +45,7 @@ class Engine:
 
     def own_snapshot(self) -> Snapshot:
         """The figures of this process."""
-        taken = Snapshot(dict(self.book.items()), connections=self.connections.open)
+        taken = Snapshot(dict(self.book), connections=self.connections.open)
         for model in self.repository.served():
             key = model.name, model.version
             taken.queued[key] = model.batcher.queued
@@ -55,12 +59,16 @@ class Engine:
     async def snapshot(self) -> Snapshot:
         """The figures of this process and of its siblings together."""
         total = self.own_snapshot()
-        for answer in await self._siblings.ask("snapshot", total) if self._siblings else ():
+        for answer in await self._ask_others("snapshot", total):
             if answer.problem is None:
-                total = total.plus(answer.value)
+                total = together(total, answer.value)
             else:
                 self.log.warning("figures are missing", reason=answer.problem)
         return total
+
+    async def totals(self) -> Snapshot:
+        """The figures of the whole server, for those who sum and compare them."""
+        return await self.snapshot()
 
     async def load(self, name: str) -> None:
         await self.repository.load(name)
@@ -72,9 +80,13 @@ class Engine:
 
     async def _tell(self, what: str, name: str) -> None:
         """All workers have the same models, or the one who asked hears that they have not."""
-        answers = await self._siblings.ask(what, name) if self._siblings else []
-        for problem in (answer.problem for answer in answers if answer.problem is not None):
-            raise ArtifactError(f"failed to {what} {name!r} in another worker: {problem}")
+        for answer in await self._ask_others(what, name):
+            if answer.problem is not None:
+                raise ArtifactError(f"failed to {what} {name!r} in another worker: {answer.problem}")
+
+    async def _ask_others(self, what: str, argument: Any) -> list[Answer]:
+        """The answers of all other workers that are there."""
+        return (await self._siblings.ask(what, argument)).value or [] if self._siblings else []
 
     @property
     def largest_body(self) -> int:
@@ -82,24 +94,39 @@ class Engine:
         sizes = [model.limits.body for model in self.repository.served()]
         return max(sizes) if sizes and self.settings.repository is None else self.settings.limits.body
 
-    def ask(self, request: InferenceRequest, *, alone: bool = False) -> tuple[Job, asyncio.Future[Answer]]:
-        """Queue a request; a refusal at once is raised.
+    async def infer(
+        self, request: InferenceRequest, *, alone: bool = False, watch: Watch = lambda _: None
+    ) -> InferenceResponse:
+        """Queue a request and wait for its answer; a refusal is raised. When the caller is cancelled the request leaves
+        the queue; so it does when the client leaves, of which ``watch`` is told what to call then.
 
         ``alone`` says that no other request can have come by now, so that a short run need not wait for company.
         """
         model = self.repository.find(request.model, request.version)
+        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        job = self._submit(model, request, answered, alone)
+        try:
+            if not answered.done():
+                watch(job.cancel)
+            await answered
+        except asyncio.CancelledError:
+            job.cancel()
+            raise
+        finally:
+            refusal = self._conclude(model, request, job)
+        if refusal is not None:
+            raise refusal
+        return InferenceResponse(model.name, model.version_text, request.id, job.outputs, model.manifest.class_names)
+
+    def _submit(
+        self, model: ServedModel, request: InferenceRequest, answered: asyncio.Future[None], alone: bool
+    ) -> Job:
         arrived = time.perf_counter()
         longest = self.settings.batching.timeout
-        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
-        def on_done(job: Job) -> None:
-            try:
-                answer = self._answer(model, request, job)
-            except Exception as error:  # noqa: BLE001 - a fault in counting or tracing leaves nobody waiting
-                self.log.error("answer failed unexpectedly", traceback="".join(traceback.format_exception(error)))
-                answer = as_refusal(error)
+        def on_done(_: Job) -> None:
             if not answered.done():
-                answered.set_result(answer)
+                answered.set_result(None)
 
         try:
             _check_outputs(model, request)
@@ -111,15 +138,14 @@ class Engine:
             refusal = as_refusal(error)
             model.book.add_failure(time.perf_counter() - arrived, refusal.status)
             raise refusal from None
-        return job, answered
+        return job
 
-    def _answer(self, model: ServedModel, request: InferenceRequest, job: Job) -> Answer:
+    def _conclude(self, model: ServedModel, request: InferenceRequest, job: Job) -> Refusal | None:
+        """Report and count a request that is done; why it was refused, if it was."""
         if self.log.requests or self.tracing.active:
             self._report(model, request, job)
         if job.error is None:
-            return InferenceResponse(
-                model.name, model.version_text, request.id, job.outputs, model.manifest.class_names
-            )
+            return None
         if not isinstance(job.error, OsaError):
             text = "".join(traceback.format_exception(job.error))
             self.log.error("request failed unexpectedly", model=model.name, id=request.id, traceback=text)
@@ -142,18 +168,6 @@ class Engine:
                 status=status,
                 error=str(job.error) if job.error else None,
             )
-
-    async def infer(self, request: InferenceRequest) -> InferenceResponse:
-        """``ask`` for callers that wait; when they are cancelled, the request leaves the queue."""
-        job, answered = self.ask(request)
-        try:
-            answer = await answered
-        except asyncio.CancelledError:
-            job.cancel()
-            raise
-        if isinstance(answer, Refusal):
-            raise answer
-        return answer
 
     async def close(self) -> None:
         self.stopping = True

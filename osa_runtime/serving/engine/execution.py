@@ -65,10 +65,8 @@ class Job:
 Run = Callable[[dict[str, Array]], dict[str, Array]]
 
 
-class NonFiniteError(BadRequest):
+class NonFiniteError(BadRequest, status=422):
     """The model gave NaN or Inf for finite inputs: it has no answer to them."""
-
-    status = 422
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ import numpy as np
 
 from osa_runtime.artifact import MANIFEST_FILE, Artifact
 from osa_runtime.errors import ArtifactError
-from osa_runtime.interface import Interface
 from osa_runtime.manifest import Manifest
 from osa_runtime.parity.certificate import CERTIFICATE_FILE
 from osa_runtime.runtime.input_checks import check_finite_inputs, check_inputs
@@ -29,29 +28,14 @@ from osa_runtime.serving.engine.messages import Array
 from osa_runtime.serving.engine.model_folders import check_certificate, layer_summary
 from osa_runtime.serving.engine.statistics import ModelStatistics
 from osa_runtime.serving.refusals import BadRequest
-from osa_runtime.serving.settings import BatchSettings, Limits, ServerSettings
+from osa_runtime.serving.settings import ServerSettings
 
 WARM_UP_ROWS = (1, 2)
 VALUE_TEXT = 64  # bytes that a value takes in a request at most: as JSON, one on a line
 REST_OF_BODY = 64 << 10  # bytes next to the values
 
 
-@dataclass(frozen=True)
-class OpenedModel:
-    """A session that has been checked and warmed, in whatever thread; it takes no requests yet."""
-
-    name: str
-    version: int
-    folder: Path
-    fingerprint: str
-    session: Session
-    manifest: Manifest
-    interface: Interface
-    plan: BatchPlan
-    layers: list[dict[str, Any]]  # their orthogonality, from the certificate
-
-
-def open_model(name: str, version: int, folder: Path, settings: ServerSettings) -> OpenedModel:
+def open_model(name: str, version: int, folder: Path, settings: ServerSettings) -> ServedModel:
     fingerprint = read_fingerprint(folder)
     artifact = Artifact.open(folder)
     if artifact.manifest.format != "onnx":
@@ -62,11 +46,9 @@ def open_model(name: str, version: int, folder: Path, settings: ServerSettings) 
     if settings.wants_certificate:
         check_certificate(artifact, settings.trusted_keys)
     session = _load(artifact, settings)
-    interface = artifact.manifest.interface
-    plan, layers = BatchPlan(interface), layer_summary(artifact)
-    opened = OpenedModel(name, version, folder, fingerprint, session, artifact.manifest, interface, plan, layers)
-    _warm_up(opened)
-    return opened
+    model = ServedModel(name, version, fingerprint, session, artifact.manifest, layer_summary(artifact), settings)
+    model.warm_up()
+    return model
 
 
 def _load(artifact: Artifact, settings: ServerSettings) -> Session:
@@ -101,25 +83,41 @@ def read_fingerprint(folder: Path) -> str:
 
 
 class ServedModel:
-    """``limits`` are the server's, and no wider than this model's largest request."""
+    """Made in whatever thread; takes requests once ``start`` was called in the event loop.
 
-    def __init__(self, opened: OpenedModel, settings: BatchSettings, limits: Limits, book: ModelStatistics) -> None:
-        self.name, self.version, self.folder = opened.name, opened.version, opened.folder
-        self.version_text = str(opened.version)
-        self.fingerprint = opened.fingerprint
-        self.manifest, self.interface, self.plan = opened.manifest, opened.interface, opened.plan
-        self.session, self.layers = opened.session, opened.layers
-        self.book = book
+    ``limits`` are the server's, and no wider than this model's largest request; ``layers`` has their orthogonality,
+    from the certificate.
+    """
+
+    batcher: Batcher
+    book: ModelStatistics
+
+    def __init__(
+        self,
+        name: str,
+        version: int,
+        fingerprint: str,
+        session: Session,
+        manifest: Manifest,
+        layers: list[dict[str, Any]],
+        settings: ServerSettings,
+    ) -> None:
+        self.name, self.version, self.version_text, self.fingerprint = name, version, str(version), fingerprint
+        self.session, self.manifest, self.layers = session, manifest, layers
+        self.interface = manifest.interface
+        self.plan = BatchPlan(self.interface)
         # the range of the axis too: batches are joined from checked requests and are not checked again
-        most = min(settings.max_batch, _batch_range(opened)[1])
-        self.max_batch = most if opened.plan.can_batch else 0
-        self.batcher = Batcher(
-            opened.name, opened.session.run_checked, opened.plan, replace(settings, max_batch=most), book
-        )
-        self.limits = replace(limits, body=int(min(limits.body, _largest_body(opened, self.max_batch))))
+        most = min(settings.batching.max_batch, self._batch_range()[1])
+        self._batching = replace(settings.batching, max_batch=most)
+        self.max_batch = most if self.plan.can_batch else 0
+        self.limits = replace(settings.limits, body=int(min(settings.limits.body, self._largest_body())))
         optional = self.interface.optional | ({self.interface.mask} if self.interface.mask else set())
         self._valueless = replace(self.interface, values={}, optional=optional)
-        self.output_names = frozenset(spec.name for spec in opened.interface.outputs)
+        self.output_names = frozenset(spec.name for spec in self.interface.outputs)
+
+    def start(self, book: ModelStatistics) -> None:
+        self.book = book
+        self.batcher = Batcher(self.name, self.session.run_checked, self.plan, self._batching, book)
 
     def job(
         self, feeds: dict[str, Array], on_done: Callable[[Job], None], *, allow_nonfinite: bool, **times: Any
@@ -154,29 +152,26 @@ class ServedModel:
         await self.batcher.close()
         self.session.close()
 
+    def warm_up(self) -> None:
+        """The first runs allocate and choose kernels; no client shall wait for that."""
+        least, most = self._batch_range()
+        for rows in sorted({min(max(rows, least), most) for rows in WARM_UP_ROWS}):
+            self.session.run(sample_inputs(self.interface, usual_sizes(self.interface, rows, length=1)))
+        if self.session.squarings is not None:
+            self.session.squarings.forget()
 
-def _warm_up(opened: OpenedModel) -> None:
-    """The first runs allocate and choose kernels; no client shall wait for that."""
-    least, most = _batch_range(opened)
-    for rows in sorted({min(max(rows, least), most) for rows in WARM_UP_ROWS}):
-        opened.session.run(sample_inputs(opened.interface, usual_sizes(opened.interface, rows, length=1)))
-    if opened.session.squarings is not None:
-        opened.session.squarings.forget()
+    def _batch_range(self) -> tuple[int, int]:
+        """The least and the most rows that the model takes."""
+        axis = self.plan.batch_axis
+        if axis is None:
+            return 1, 1
+        limit = self.interface.limit(axis)
+        return self.interface.least(axis), sys.maxsize if limit is None else limit
 
-
-def _batch_range(opened: OpenedModel) -> tuple[int, int]:
-    """The least and the most rows that the model takes."""
-    axis = opened.plan.batch_axis
-    if axis is None:
-        return 1, 1
-    limit = opened.interface.limit(axis)
-    return opened.interface.least(axis), sys.maxsize if limit is None else limit
-
-
-def _largest_body(opened: OpenedModel, max_batch: int) -> float:
-    """Bytes of the largest request that can be valid; infinite where an axis has no end."""
-    ends = {name: limits.get("max", math.inf) for name, limits in opened.interface.axes.items()}
-    ends[str(opened.plan.batch_axis)] = max_batch
-    shapes = [spec.shape for spec in opened.interface.inputs]
-    sizes = [[axis if isinstance(axis, int) else ends.get(axis, math.inf) for axis in shape] for shape in shapes]
-    return REST_OF_BODY + VALUE_TEXT * sum(math.prod(shape) for shape in sizes)
+    def _largest_body(self) -> float:
+        """Bytes of the largest request that can be valid; infinite where an axis has no end."""
+        ends = {name: limits.get("max", math.inf) for name, limits in self.interface.axes.items()}
+        ends[str(self.plan.batch_axis)] = self.max_batch
+        shapes = [spec.shape for spec in self.interface.inputs]
+        sizes = [[axis if isinstance(axis, int) else ends.get(axis, math.inf) for axis in shape] for shape in shapes]
+        return REST_OF_BODY + VALUE_TEXT * sum(math.prod(shape) for shape in sizes)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from osa_runtime.errors import ArtifactError, OsaError
-from osa_runtime.serving.engine.model import OpenedModel, ServedModel, open_model, read_fingerprint
+from osa_runtime.serving.engine.model import ServedModel, open_model, read_fingerprint
 from osa_runtime.serving.engine.model_folders import VERSION, ModelFolders, Versions
-from osa_runtime.serving.engine.statistics import StatisticsBook
+from osa_runtime.serving.engine.statistics import Book
 from osa_runtime.serving.logs import Log
 from osa_runtime.serving.refusals import LONGEST_NAME, BadRequest, NotFound
 from osa_runtime.serving.settings import ServerSettings
@@ -35,7 +35,7 @@ class Entry:
 
 
 class Repository:
-    def __init__(self, settings: ServerSettings, folders: ModelFolders, book: StatisticsBook, log: Log) -> None:
+    def __init__(self, settings: ServerSettings, folders: ModelFolders, book: Book, log: Log) -> None:
         self._settings, self._folders, self._book, self._log = settings, folders, book, log
         self._entries: dict[str, Entry] = {}
         self._retiring: set[asyncio.Task[None]] = set()
@@ -115,9 +115,9 @@ class Repository:
         present = entry.models.get(version)
         if present is not None and present.fingerprint == entry.seen[version]:
             return present
-        opened: OpenedModel = await asyncio.to_thread(open_model, name, version, folder, self._settings)
-        model = ServedModel(opened, self._settings.batching, self._settings.limits, self._book.page(name, version))
-        placement = opened.session.placement
+        model = await asyncio.to_thread(open_model, name, version, folder, self._settings)
+        model.start(self._book[name, version])
+        placement = model.session.placement
         self._log.info("model loaded", model=name, version=version, device=placement.device, note=placement.note)
         return model
 

@@ -7,12 +7,16 @@ at a moment, or of several workers together.
 from __future__ import annotations
 
 import bisect
+import dataclasses
 import time
-from collections import Counter
+from collections import defaultdict
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+LARGER = frozenset({"bounds", "last_inference", "latest", "most"})  # figures that are not summed
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -20,29 +24,23 @@ class Duration:
     count: int = 0
     seconds: float = 0.0
 
-    def plus(self, other: Duration) -> Duration:
-        return Duration(self.count + other.count, self.seconds + other.seconds)
-
-    def add(self, seconds: float, count: int = 1) -> None:
-        self.count += count
+    def add(self, seconds: float) -> None:
+        self.count += 1
         self.seconds += seconds
 
 
+@dataclass(slots=True)
 class Histogram:
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.sum = 0.0
+    bounds: tuple[float, ...]
+    sum: float = 0.0
+    counts: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.counts = self.counts or [0] * (len(self.bounds) + 1)
 
     def add(self, value: float) -> None:
         self.counts[bisect.bisect_left(self.bounds, value)] += 1
         self.sum += value
-
-    def plus(self, other: Histogram) -> Histogram:
-        total = Histogram(self.bounds)
-        total.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
-        total.sum = self.sum + other.sum
-        return total
 
     def cumulative(self) -> list[tuple[str, float]]:
         total, result = 0, []
@@ -67,53 +65,34 @@ class Phases:
         self.split += other.split
         self.count += other.count
 
-    def plus(self, other: Phases) -> Phases:
-        return Phases(self.join + other.join, self.run + other.run, self.split + other.split, self.count + other.count)
+
+def _no_phases() -> Phases:
+    return Phases(count=0)
 
 
+@dataclass(slots=True)
 class ModelStatistics:
-    def __init__(self) -> None:
-        self.last_inference = 0.0  # seconds since the epoch
-        self.rows = 0
-        self.executions = 0
-        self.success = Duration()
-        self.fail = Duration()
-        self.queue = Duration()
-        self.requests = Phases(count=0)
-        self.batches: dict[int, Phases] = {}
-        self.failures: dict[int, int] = {}  # by status
-        self.nonfinite = 0
-        self.beyond_calibration = 0
-        self.retried_batches = 0
-        self.latency = Histogram(LATENCY_BUCKETS)
-        self.batch_rows = Histogram(ROW_BUCKETS)
-
-    def plus(self, other: ModelStatistics) -> ModelStatistics:
-        """Of two processes together."""
-        total = ModelStatistics()
-        for name, value in vars(self).items():
-            theirs = getattr(other, name)
-            if name == "last_inference":
-                combined = max(value, theirs)
-            elif name == "batches":
-                combined = {rows: value[rows].plus(theirs[rows]) for rows in value.keys() & theirs.keys()}
-                combined = value | theirs | combined
-            elif name == "failures":
-                combined = dict(Counter(value) + Counter(theirs))
-            else:
-                combined = value.plus(theirs) if hasattr(value, "plus") else value + theirs
-            setattr(total, name, combined)
-        return total
+    last_inference: float = 0.0  # seconds since the epoch
+    rows: int = 0
+    executions: int = 0
+    success: Duration = field(default_factory=Duration)
+    fail: Duration = field(default_factory=Duration)
+    queue: Duration = field(default_factory=Duration)
+    requests: Phases = field(default_factory=_no_phases)
+    batches: dict[int, Phases] = field(default_factory=lambda: defaultdict(_no_phases))
+    failures: dict[int, int] = field(default_factory=lambda: defaultdict(int))  # by status
+    nonfinite: int = 0
+    beyond_calibration: int = 0
+    retried_batches: int = 0
+    latency: Histogram = field(default_factory=lambda: Histogram(LATENCY_BUCKETS))
+    batch_rows: Histogram = field(default_factory=lambda: Histogram(ROW_BUCKETS))
 
     def add_batch(self, rows: int, phases: Phases) -> None:
         self.executions += 1
         self.rows += rows
         self.last_inference = time.time()
         self.batch_rows.add(rows)
-        batch = self.batches.get(rows)
-        if batch is None:
-            batch = self.batches[rows] = Phases(count=0)
-        batch.add(phases)
+        self.batches[rows].add(phases)
 
     def add_success(self, seconds: float, waited: float, phases: Phases) -> None:
         self.success.add(seconds)
@@ -123,23 +102,11 @@ class ModelStatistics:
 
     def add_failure(self, seconds: float, status: int) -> None:
         self.fail.add(seconds)
-        self.failures[status] = self.failures.get(status, 0) + 1
-
-
-class StatisticsBook:
-    """The statistics of every model and version that this server has ever had."""
-
-    def __init__(self) -> None:
-        self._pages: dict[tuple[str, int], ModelStatistics] = {}
-
-    def page(self, name: str, version: int) -> ModelStatistics:
-        return self._pages.setdefault((name, version), ModelStatistics())
-
-    def items(self) -> list[tuple[tuple[str, int], ModelStatistics]]:
-        return sorted(self._pages.items(), key=lambda item: item[0])
+        self.failures[status] += 1
 
 
 Key = tuple[str, int]  # a model and its version
+Book = defaultdict[Key, ModelStatistics]  # of every model and version that this server has ever had
 
 
 @dataclass
@@ -147,8 +114,8 @@ class Snapshot:
     """``pages`` are those of the book; ``latest`` and ``most`` are squarings, by model and layer."""
 
     pages: dict[Key, ModelStatistics] = field(default_factory=dict)
-    queued: Counter[Key] = field(default_factory=Counter)
-    running: Counter[Key] = field(default_factory=Counter)
+    queued: dict[Key, int] = field(default_factory=dict)
+    running: dict[Key, int] = field(default_factory=dict)
     latest: dict[tuple[Key, str], int] = field(default_factory=dict)
     most: dict[tuple[Key, str], int] = field(default_factory=dict)
     connections: int = 0
@@ -156,23 +123,25 @@ class Snapshot:
     def page(self, key: Key) -> ModelStatistics:
         return self.pages.get(key) or ModelStatistics()
 
-    def plus(self, other: Snapshot) -> Snapshot:
-        pages = dict(self.pages)
-        for key, page in other.pages.items():
-            pages[key] = pages[key].plus(page) if key in pages else page
-        return Snapshot(
-            pages,
-            self.queued + other.queued,
-            self.running + other.running,
-            _larger(self.latest, other.latest),
-            _larger(self.most, other.most),
-            self.connections + other.connections,
-        )
-
     def past(self) -> Snapshot:
         """The part that outlives its process: what it counted, not what it was doing."""
         return Snapshot(self.pages, most=self.most)
 
 
-def _larger(mine: dict[tuple[Key, str], int], theirs: dict[tuple[Key, str], int]) -> dict[tuple[Key, str], int]:
-    return {layer: max(mine.get(layer, 0), theirs.get(layer, 0)) for layer in {**mine, **theirs}}
+def together(mine: T, theirs: T) -> T:
+    """The figures of two processes."""
+    return _together(mine, theirs, larger=False)
+
+
+def _together(mine: Any, theirs: Any, *, larger: bool) -> Any:
+    if dataclasses.is_dataclass(mine):
+        kind: Any = type(mine)
+        names = [item.name for item in dataclasses.fields(mine)]
+        pairs = {name: (getattr(mine, name), getattr(theirs, name)) for name in names}
+        return kind(**{name: _together(*pair, larger=name in LARGER) for name, pair in pairs.items()})
+    if isinstance(mine, dict):
+        both = {key: _together(mine[key], theirs[key], larger=larger) for key in mine.keys() & theirs.keys()}
+        return mine | theirs | both
+    if isinstance(mine, list):
+        return [a + b for a, b in zip(mine, theirs, strict=True)]
+    return max(mine, theirs) if larger else mine + theirs

@@ -26,6 +26,7 @@ from osa_runtime.serving.protocol.requests import (
     check_input,
     check_output,
     check_outputs,
+    check_rest,
     check_shape,
     decompress,
 )
@@ -83,14 +84,11 @@ def _parse(kind: Any, content: bytes) -> Any:
 
 
 class Parts:
-    """Counts what is left of the two limits on the way through a message, and raises when one is used up.
-
-    ``raw`` are the raw tensors that it has met.
-    """
+    """Counts bytes on the way through a message, and raises at the limits; ``raw`` are the raw tensors it has met."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
-        self._rest, self._typed = LARGE, TYPED
+        self._rest = self._typed = 0
         self._kept, self._kept_to = b"", 0
         self.raw: list[Buffer] = []
 
@@ -103,22 +101,24 @@ class Parts:
             tag, at = self._varint(at)
             number = tag >> 3
             size, at = self._size(tag & 7, at)
-            self._rest -= at - begin
+            self._rest += at - begin
             field = kind.fields_by_number.get(number)
             if at + size > end:
                 raise BadRequest("The message is cut short.")
             if field is not None and field.message_type is not None:
                 self.measure(field.message_type, at, at + size)
             elif kind is CONTENTS and field is not None:
-                self._typed -= size
+                self._typed += size
             elif kind is REQUEST and tag == RAW:
                 self._kept += self._content[self._kept_to : begin]
                 self._kept_to = at + size
                 self.raw.append(memoryview(self._content)[at : at + size])
                 check_count(len(self.raw), "raw_input_contents")
             else:
-                self._rest -= size
-            self._check()
+                self._rest += size
+            check_rest(self._rest)
+            if self._typed > TYPED:
+                raise TooLarge(f"Typed contents take more than {TYPED} bytes; send such tensors in raw_input_contents.")
             at += size
 
     def _size(self, wire: int, at: int) -> tuple[int, int]:
@@ -139,12 +139,6 @@ class Parts:
             if byte < 0x80:
                 return number, at + shift // 7 + 1
         raise BadRequest("The message holds a number that is cut short or too long.")
-
-    def _check(self) -> None:
-        if self._rest < 0:
-            raise TooLarge(f"Names, shapes and parameters take more than {LARGE} bytes of the message.")
-        if self._typed < 0:
-            raise TooLarge(f"Typed contents take more than {TYPED} bytes; send such tensors in raw_input_contents.")
 
 
 FIELDS = {  # where values of a type travel, and as what

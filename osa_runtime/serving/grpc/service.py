@@ -136,7 +136,7 @@ class GrpcService:
         return pb.ServerReadyResponse(ready=self.engine.ready)
 
     async def server_metadata(self, _: Any) -> Any:
-        return ParseDict(descriptions.server_metadata(), pb.ServerMetadataResponse())
+        return ParseDict(descriptions.server_metadata(self.engine), pb.ServerMetadataResponse())
 
     async def model_ready(self, message: Any) -> Any:
         try:

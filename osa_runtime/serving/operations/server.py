@@ -19,7 +19,7 @@ import uvicorn
 
 from osa_runtime.errors import OsaError, StorageError
 from osa_runtime.serving.engine.engine import Engine
-from osa_runtime.serving.engine.siblings import Ready, Siblings
+from osa_runtime.serving.engine.siblings import Channel
 from osa_runtime.serving.guard import Guard
 from osa_runtime.serving.logs import Log
 from osa_runtime.serving.rest.app import RestApp
@@ -62,17 +62,21 @@ class HttpServer(uvicorn.Server):
 
 
 class Server:
-    """``addresses`` has the real ports once ``on_ready`` is called."""
+    """``addresses`` has the real ports once ``on_ready`` is called.
+
+    ``unloaded`` are models that were unloaded while another process had this worker's place.
+    """
 
     def __init__(
         self,
         settings: ServerSettings,
         log: Log,
         on_ready: Callable[[Server], None] = lambda _: None,
-        siblings: Siblings | None = None,
+        siblings: Channel | None = None,
+        unloaded: frozenset[str] = frozenset(),
     ) -> None:
         self._settings, self._log, self._on_ready = settings, log, on_ready
-        self._siblings = siblings
+        self._siblings, self._unloaded = siblings, unloaded
         self._stop = asyncio.Event()
         self.addresses: dict[str, str] = {}
         self.engine = Engine(settings, log, siblings)
@@ -86,7 +90,7 @@ class Server:
         sock = None if port is None else bind(self._settings.host, port, shared=self._settings.workers > 1)
         grpc = None
         try:
-            await self.engine.repository.load_all(self._siblings.unloaded if self._siblings else frozenset())
+            await self.engine.repository.load_all(self._unloaded)
             grpc = await self._start_grpc(guard)
             http = await self._start_http(guard, sock)
         except BaseException:
@@ -140,7 +144,7 @@ class Server:
     def _announce(self) -> None:
         if self._siblings is not None:
             self._siblings.listen(self._on_question, self.stop)
-            self._siblings.send(Ready(self.addresses))
+            self._siblings.tell("ready", self.addresses)
             return
         warn_if_open(self._settings, self._log)
         models = [f"{m.name}/{m.version}" for m in self.engine.repository.served()]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import multiprocessing
 import signal
 import sys
@@ -18,8 +19,8 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from osa_runtime.errors import OsaError, RunError
-from osa_runtime.serving.engine.siblings import Answer, Question, Ready, Siblings
-from osa_runtime.serving.engine.statistics import Snapshot
+from osa_runtime.serving.engine.siblings import Answer, Channel
+from osa_runtime.serving.engine.statistics import Snapshot, together
 from osa_runtime.serving.logs import Log
 from osa_runtime.serving.operations.server import Server, bind, own_signals, run_loop, warn_if_open
 from osa_runtime.serving.settings import ServerSettings
@@ -45,19 +46,18 @@ def run_workers(settings: ServerSettings, log: LogOptions, on_ready: OnReady) ->
 
 @dataclass(eq=False)
 class Worker:
-    """A process from the view of its parent. ``latest`` is the last snapshot that it gave."""
+    """A process from the view of its parent. ``latest`` is the last snapshot that it gave.
+
+    ``ready`` has its addresses, or why it never takes requests.
+    """
 
     number: int
     process: BaseProcess
-    connection: Connection
-    ready: asyncio.Future[Ready]
+    channel: Channel
+    ready: asyncio.Future[dict[str, str] | OsaError]
     started: float = field(default_factory=time.monotonic)
     restarts: int = 0  # in a row, of workers that ended early
     latest: Snapshot = field(default_factory=Snapshot)
-
-    def send(self, message: Question | Answer) -> None:
-        with contextlib.suppress(OSError):  # it has just ended, which its sentinel says
-            self.connection.send(message)
 
 
 class Workers:
@@ -65,12 +65,10 @@ class Workers:
         self._settings, self._log_options, self._on_ready = settings, log, on_ready
         self._log = Log(log.level)
         self._workers: dict[int, Worker] = {}
-        self._waiting: dict[tuple[int, int], asyncio.Future[Answer]] = {}  # by worker and key
         self._tasks: set[asyncio.Task[None]] = set()
         self._past = Snapshot()
         self._unloaded: set[str] = set()  # models that a worker which is started again leaves alone
         self._stop = asyncio.Event()
-        self._keys = 0
 
     async def run(self) -> None:
         own_signals(self._stop.set, self._kill)
@@ -80,7 +78,7 @@ class Workers:
                 first = await self._start_first()
                 if first is not None:
                     warn_if_open(self._settings, self._log)
-                    self._log.info("ready", workers=self._settings.workers, **first.addresses)
+                    self._log.info("ready", workers=self._settings.workers, **first)
                     await self._stop.wait()
             finally:
                 await self._end()
@@ -94,8 +92,9 @@ class Workers:
                 held = sockets.enter_context(bind(self._settings.host, port, shared=True))
                 self._settings = replace(self._settings, **{name: held.getsockname()[1]})
 
-    async def _start_first(self) -> Ready | None:
+    async def _start_first(self) -> dict[str, str] | None:
         """All workers, the first one alone: what is wrong with the models is said once. None after a signal."""
+        addresses: dict[str, str] = {}
         for number in range(self._settings.workers):
             worker = self._start(number)
             stopped = asyncio.ensure_future(self._stop.wait())
@@ -103,12 +102,12 @@ class Workers:
             stopped.cancel()
             if not worker.ready.done():
                 return None
-            error = worker.ready.result().error
-            if error is not None:
-                raise error
-        first = self._workers[0]
-        first.send(Question(-1, "announce"))
-        return first.ready.result()
+            found = worker.ready.result()
+            if isinstance(found, OsaError):
+                raise found
+            addresses = found
+        self._workers[0].channel.tell("announce")
+        return addresses
 
     def _start(self, number: int) -> Worker:
         loop = asyncio.get_running_loop()
@@ -120,80 +119,62 @@ class Workers:
         )
         process.start()
         theirs.close()
-        worker = Worker(number, process, mine, loop.create_future())
+        worker = Worker(number, process, Channel(mine), loop.create_future())
         self._workers[number] = worker
-        loop.add_reader(mine.fileno(), self._read, worker)
+        worker.channel.listen(functools.partial(self._on_question, worker))
         loop.add_reader(process.sentinel, self._ended, worker)
         return worker
 
-    def _read(self, worker: Worker) -> bool:
-        """Whether there was a message, not the end of them."""
-        try:
-            message = worker.connection.recv()
-        except (EOFError, OSError):
-            asyncio.get_running_loop().remove_reader(worker.connection.fileno())
-            return False
-        if isinstance(message, Ready):
-            if not worker.ready.done():
-                worker.ready.set_result(message)
-        elif isinstance(message, Question):
-            self._spawn(self._relay(worker, message))
-        elif (waiting := self._waiting.get((worker.number, message.key))) is not None and not waiting.done():
-            waiting.set_result(message)
-        return True
+    async def _on_question(self, worker: Worker, what: str, argument: Any) -> list[Answer] | None:
+        if what != "ready":
+            return await self._ask_others(worker, what, argument)
+        if not worker.ready.done():
+            worker.ready.set_result(argument)
+        return None
 
-    async def _relay(self, asking: Worker, question: Question) -> None:
-        """Put the question of one worker to all others."""
-        if question.what == "unload":
-            self._unloaded.add(question.argument)
-        elif question.what == "load":
-            self._unloaded.discard(question.argument)
-        figures = question.what == "snapshot"
+    async def _ask_others(self, asking: Worker, what: str, argument: Any) -> list[Answer]:
+        if what == "unload":
+            self._unloaded.add(argument)
+        elif what == "load":
+            self._unloaded.discard(argument)
+        figures = what == "snapshot"
         others = [w for w in self._workers.values() if w is not asking and w.process.is_alive()]
         # A model is loaded or unloaded in those that are still starting, too.
         others = [w for w in others if w.ready.done() or not figures]
-        answers = list(await asyncio.gather(*(self._ask(worker, question) for worker in others)))
+        # Loading a model may take long; figures are wanted soon.
+        limit = PATIENCE if figures else None
+        answers = list(await asyncio.gather(*(self._ask(w, what, argument, limit) for w in others)))
         if figures:
-            asking.latest = question.argument
+            asking.latest = argument
             for worker, answer in zip(others, answers, strict=True):
                 worker.latest = answer.value or worker.latest
-            answers.append(Answer(question.key, self._past))
-        asking.send(Answer(question.key, answers))
+            answers.append(Answer(-1, self._past))
+        return answers
 
-    async def _ask(self, worker: Worker, question: Question) -> Answer:
+    async def _ask(self, worker: Worker, what: str, argument: Any, limit: float | None) -> Answer:
         await worker.ready
-        self._keys += 1
-        key = self._keys
-        waiting = self._waiting[worker.number, key] = asyncio.get_running_loop().create_future()
-        worker.send(Question(key, question.what, question.argument))
         try:
-            # Loading a model may take long; figures are wanted soon.
-            limit = PATIENCE if question.what == "snapshot" else None
-            return await asyncio.wait_for(waiting, limit)
+            return await asyncio.wait_for(worker.channel.ask(what, argument), limit)
         except TimeoutError:
-            return Answer(key, problem=f"worker {worker.number} does not answer")
-        finally:
-            del self._waiting[worker.number, key]
+            return Answer(-1, problem=f"worker {worker.number} does not answer")
 
     def _ended(self, worker: Worker) -> None:
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(worker.process.sentinel)
-        loop.remove_reader(worker.connection.fileno())
-        while worker.connection.poll() and self._read(worker):  # its last words
-            pass
-        worker.connection.close()
+        asyncio.get_running_loop().remove_reader(worker.process.sentinel)
+        worker.channel.close()
         worker.process.join()
-        self._past = self._past.plus(worker.latest.past())
-        for (number, key), waiting in self._waiting.items():
-            if number == worker.number and not waiting.done():
-                waiting.set_result(Answer(key, problem=f"worker {number} has ended"))
-        was_ready = worker.ready.done() and worker.ready.result().error is None
-        if not worker.ready.done():
-            ended = RunError(f"A worker ended with {worker.process.exitcode} before it was ready; its log says why.")
-            worker.ready.set_result(Ready({}, ended))
-        if not self._stop.is_set() and (was_ready or worker.restarts):
-            self._log.error("worker ended", worker=worker.number, code=worker.process.exitcode)
-            self._spawn(self._restart(worker))
+        self._past = together(self._past, worker.latest.past())
+        self._spawn(self._follow(worker))
+
+    async def _follow(self, ended: Worker) -> None:
+        """Start a worker again that had been ready, now or before."""
+        await asyncio.sleep(0)  # what it said last is being heard
+        code = ended.process.exitcode
+        if not ended.ready.done():
+            ended.ready.set_result(RunError(f"A worker ended with {code} before it was ready; its log says why."))
+        was_ready = not isinstance(ended.ready.result(), OsaError)
+        if not self._stop.is_set() and (was_ready or ended.restarts):
+            self._log.error("worker ended", worker=ended.number, code=code)
+            await self._restart(ended)
 
     async def _restart(self, old: Worker) -> None:
         early = time.monotonic() - old.started < LIVED
@@ -203,7 +184,7 @@ class Workers:
         if not self._stop.is_set():
             new = self._start(old.number)
             new.restarts = max(1, restarts)
-            if (await new.ready).error is None:
+            if not isinstance(await new.ready, OsaError):
                 self._log.info("worker started again", worker=new.number, pid=new.process.pid)
 
     async def _end(self) -> None:
@@ -241,14 +222,14 @@ def work(
 ) -> None:
     """The life of a worker, in its own process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent says when to stop
-    siblings = Siblings(connection, unloaded)
+    siblings = Channel(connection)
 
     async def main() -> int:
         own = Log(log.level, requests=log.requests, worker=number)
         try:
-            await Server(settings, own, on_ready, siblings).run()
+            await Server(settings, own, on_ready, siblings, unloaded).run()
         except OsaError as error:
-            siblings.send(Ready({}, error))
+            siblings.tell("ready", error)
             return 1
         return 0
 

@@ -31,8 +31,9 @@ EXTENSIONS = (
 )
 
 
-def server_metadata() -> dict[str, Any]:
-    return {"name": "osa-runtime", "version": __version__, "extensions": list(EXTENSIONS)}
+def server_metadata(engine: Engine) -> dict[str, Any]:
+    extensions = [name for name in EXTENSIONS if name not in engine.lacks]
+    return {"name": "osa-runtime", "version": __version__, "extensions": extensions}
 
 
 def model_metadata(engine: Engine, model: ServedModel) -> dict[str, Any]:
@@ -55,31 +56,38 @@ def _sizes(shape: Sequence[int | str]) -> list[int]:
 
 
 def model_config(engine: Engine, model: ServedModel) -> dict[str, Any]:
-    """Triton's model configuration. With batching, dims leave the batch axis out."""
-    delay = int(engine.settings.batching.max_delay * 1e6)
-    config = {
-        "name": model.name,
+    delay, parameters = int(engine.settings.batching.max_delay * 1e6), model.manifest.configuration_parameters()
+    config = configuration(model.name, model.interface, model.max_batch, parameters, delay)
+    for entry in config["input"]:
+        if entry["name"] == model.interface.mask:
+            entry["optional"] = True
+    return config | {
         "platform": PLATFORM,
         "backend": "onnxruntime",
         "version_policy": {"latest": {"num_versions": engine.settings.versions}},
-        "max_batch_size": model.max_batch,
-        "input": [_config_tensor(model, spec) | _optional(model, spec) for spec in model.interface.inputs],
-        "output": [_config_tensor(model, spec) for spec in model.interface.outputs],
         "default_model_filename": "model.onnx",
     }
-    parameters = model.manifest.configuration_parameters()
-    if parameters:
-        config["parameters"] = {key: {"string_value": text} for key, text in parameters.items()}
-    return config | {"dynamic_batching": {"max_queue_delay_microseconds": delay}} if model.max_batch else config
 
 
-def _config_tensor(model: ServedModel, spec: TensorSpec) -> dict[str, Any]:
-    dims = _sizes(spec.shape)[1:] if model.max_batch else _sizes(spec.shape)
-    return {"name": spec.name, "data_type": f"TYPE_{PROTOCOL_NAMES[spec.dtype]}", "dims": dims}
+def configuration(
+    name: str, interface: Interface, max_batch: int, parameters: Mapping[str, str], delay_us: int
+) -> dict[str, Any]:
+    """Triton's configuration of a model, as far as the model decides it. With batching, dims leave the batch out."""
+    config: dict[str, Any] = {
+        "name": name,
+        "max_batch_size": max_batch,
+        "input": [_configured(spec, max_batch) for spec in interface.inputs],
+        "output": [_configured(spec, max_batch) for spec in interface.outputs],
+        "parameters": {key: {"string_value": text} for key, text in parameters.items()},
+    }
+    return config | ({"dynamic_batching": {"max_queue_delay_microseconds": delay_us}} if max_batch else {})
 
 
-def _optional(model: ServedModel, spec: TensorSpec) -> dict[str, Any]:
-    return {"optional": True} if spec.name == model.interface.mask else {}
+def _configured(spec: TensorSpec, max_batch: int) -> dict[str, Any]:
+    dims = _sizes(spec.shape)[1 if max_batch else 0 :]
+    entry = {"name": spec.name, "data_type": f"TYPE_{PROTOCOL_NAMES[spec.dtype]}", "dims": dims or [1]}
+    # Triton does not support empty dims: a tensor with only the batch axis is [1] to clients.
+    return entry | ({"reshape": {"shape": []}} if max_batch and not dims else {})
 
 
 async def statistics(engine: Engine, name: str = "", version: str = "") -> dict[str, Any]:
@@ -92,7 +100,7 @@ async def statistics(engine: Engine, name: str = "", version: str = "") -> dict[
         keys = [(m.name, m.version) for m in engine.repository.served()]
     if version and not name:
         raise NotFound("A version was given without a model; name the model, too.")
-    figures = await engine.snapshot()
+    figures = await engine.totals()
     return {"model_stats": [_model_statistics(*key, figures.page(key)) for key in keys]}
 
 

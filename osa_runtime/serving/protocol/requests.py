@@ -8,9 +8,10 @@ from __future__ import annotations
 import gzip
 import math
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
+from osa_runtime.serving.engine.limits import LARGE
 from osa_runtime.serving.engine.messages import Parameter, RequestedOutput
 from osa_runtime.serving.protocol.tensors import DTYPES
 from osa_runtime.serving.refusals import BadRequest, TooLarge, shown
@@ -27,13 +28,19 @@ def check_count(count: int, where: str) -> None:
         raise BadRequest(f"{where} has {count} entries, expected at most {MAX_TENSORS}.")
 
 
+def check_rest(size: int) -> None:
+    """Bytes of a request that are not values of its tensors."""
+    if size > LARGE:
+        raise TooLarge(f"Names, shapes and parameters take more than {LARGE} bytes of the request.")
+
+
 def check_id(value: str) -> str:
     if len(value) > LONGEST_ID:
         raise BadRequest(f"The id has {len(value)} characters, expected at most {LONGEST_ID}.")
     return value
 
 
-def check_input(name: str, parameters: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+def check_input(name: str, parameters: Mapping[str, Any], known: Container[str]) -> None:
     if name in known:
         raise BadRequest(f"Input {name} is given twice; give each input once.")
     if "shared_memory_region" in parameters:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import traceback
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from starlette.applications import Starlette
@@ -17,13 +18,12 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from osa_runtime.errors import OsaError
-from osa_runtime.serving.engine.engine import Answer, Engine
-from osa_runtime.serving.engine.execution import Job
+from osa_runtime.serving.engine.engine import Engine
 from osa_runtime.serving.engine.limits import LARGE
 from osa_runtime.serving.engine.messages import InferenceRequest
 from osa_runtime.serving.guard import PROBES, Guard
 from osa_runtime.serving.protocol.requests import compress
-from osa_runtime.serving.refusals import BadRequest, Refusal, as_refusal
+from osa_runtime.serving.refusals import BadRequest, as_refusal
 from osa_runtime.serving.rest.body import Body, Headers, replay, write_error, write_response
 from osa_runtime.serving.rest.request import RequestHead, read_head, read_request
 from osa_runtime.serving.rest.routes import RestRoutes, json_response
@@ -37,6 +37,7 @@ ONCE = (
     b"authorization",
     b"content-length",
     b"content-encoding",
+    b"transfer-encoding",
     b"inference-header-content-length",
 )
 Reply = tuple[int, Headers, bytes]
@@ -96,11 +97,15 @@ class RestApp:
     ) -> Opened:
         headers = dict(fields)
         names = [name for name, _ in fields]
-        upgrade = b"upgrade" in headers and b"upgrade" in headers.get(b"connection", b"").lower()
-        if upgrade or any(names.count(name) > 1 for name in ONCE) or (b"host" not in headers and version != "1.0"):
-            raise BadRequest("The head has no host, has a header twice that may be there once, or an upgrade.")
-        if headers.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
-            raise BadRequest("The transfer encoding is not chunked alone; say with Content-Encoding how it is packed.")
+        for name in ONCE:
+            if names.count(name) > 1:
+                raise BadRequest(f"The header {name.decode()} is there {names.count(name)} times, expected once.")
+        if b"host" not in headers and version != "1.0":
+            raise BadRequest("The head has no header host, which every request must have.")
+        if b"upgrade" in headers and b"upgrade" in headers.get(b"connection", b"").lower():
+            raise BadRequest("The request offers another protocol behind other requests; send it alone.")
+        if b"transfer-encoding" in headers:
+            _check_transfer(headers[b"transfer-encoding"], version)
         self._guard.check(headers, path)
         announced = None if b"transfer-encoding" in headers else int(headers.get(b"content-length", b"0"))
         inference = method == "POST" and path.endswith("/infer")
@@ -112,7 +117,7 @@ class RestApp:
         content = await body.read(limits.body, LARGE + 1)  # so much before there is room: who sends nothing needs none
         if not body.unread and body.received <= LARGE and not head.is_packed:
             connection.received()
-            return await self._run(read_request(head, content, limits), head, connection, body)
+            return await self._run(read_request(head, content, limits), head, connection)
         size = limits.body if body.announced is None else body.announced
         async with self.engine.large.room(size + limits.body if head.is_packed else size) as place:
             async with place.receiving(lambda: body.received):
@@ -120,13 +125,10 @@ class RestApp:
             connection.received()
             request = await self.engine.large.submit(read_request, head, content, limits, model.check_shapes)
             del content  # the request has what it needs of it
-            return await self._run(request, head, connection, body)
+            return await self._run(request, head, connection)
 
-    async def _run(self, request: InferenceRequest, head: RequestHead, connection: Any, body: Body) -> Reply:
-        job, answered = self.engine.ask(request, alone=connection.alone)
-        answer = await (answered if answered.done() else connection.wait(job, answered, body))
-        if isinstance(answer, Refusal):
-            raise answer
+    async def _run(self, request: InferenceRequest, head: RequestHead, connection: Any) -> Reply:
+        answer = await self.engine.infer(request, alone=connection.alone, watch=connection.watch)
         headers, content = await self.engine.large.write(write_response, request, answer)
         return 200, *await _packed(headers, content, head.answer_encoding)
 
@@ -138,23 +140,27 @@ class RestApp:
 
 
 class ForeignConnection:
-    """For an application in a server that is not ours, which looks after its connections itself."""
+    """For an application in a server that is not ours: it looks after its connections itself, and cancels a call whose
+    client has left."""
 
     served, alone = True, False
 
     def begin(self) -> None: ...
 
-    received = end = begin
+    def watch(self, on_lost: Callable[[], None]) -> None: ...
 
     async def linger(self) -> None: ...
 
-    async def wait(self, job: Job, answered: asyncio.Future[Answer], body: Body) -> Answer:
-        left = asyncio.ensure_future(body.left())
-        await asyncio.wait((answered, left), return_when=asyncio.FIRST_COMPLETED)
-        left.cancel()
-        if not answered.done():
-            job.cancel()
-        return await answered
+    received = end = begin
+
+
+def _check_transfer(encoding: bytes, version: str) -> None:
+    """Anything but chunks has a meaning to some proxies that it has not to others, and so has HTTP/1.0 with chunks."""
+    if encoding.lower() != b"chunked" or version == "1.0":
+        raise BadRequest(
+            f"The transfer encoding is {encoding[:40].decode('latin-1')!r} in version {version} of HTTP, expected "
+            "chunked alone, in 1.1; say with Content-Encoding how the body is packed."
+        )
 
 
 async def _packed(headers: Headers, content: bytes, encoding: str | None) -> tuple[Headers, bytes]:

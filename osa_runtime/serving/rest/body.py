@@ -53,11 +53,6 @@ class Body:
                 self._content += chunk
         return self._content
 
-    async def left(self) -> None:
-        """Return when the client has gone."""
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-
 
 def replay(content: bytes | bytearray) -> Receive:
     """``receive`` for a body that has been read."""

@@ -18,8 +18,6 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from osa_runtime.serving.engine.engine import Answer
-from osa_runtime.serving.engine.execution import Job
 from osa_runtime.serving.engine.limits import LINGER, Connections
 from osa_runtime.serving.refusals import BadRequest, HeadTooLarge, Refusal, TooSlow
 from osa_runtime.serving.rest.body import write_error
@@ -137,12 +135,11 @@ class HttpConnection(asyncio.Protocol):
         if self._phase is not Phase.ENDING:
             self._phase = Phase.ANSWER
 
-    async def wait(self, job: Job, answered: asyncio.Future[Answer], _: object) -> Answer:
-        """The answer; when the client leaves, its job leaves the queue."""
-        self._on_lost = job.cancel
+    def watch(self, on_lost: Callable[[], None]) -> None:
+        """``on_lost`` is called when the client leaves before its answer."""
+        self._on_lost = on_lost
         if self._transport.is_closing():
-            job.cancel()
-        return await answered
+            on_lost()
 
     def end(self) -> None:
         """The application has answered."""

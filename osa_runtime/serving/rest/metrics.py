@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -17,6 +17,19 @@ if TYPE_CHECKING:
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LABELS = ("model", "version")
+COUNTERS: dict[str, tuple[str, Callable[[ModelStatistics], float]]] = {
+    "requests": ("Requests that were answered or failed", lambda p: p.success.count + p.fail.count),
+    "inferences": ("Rows that went through the model", lambda p: p.rows),
+    "executions": ("Runs of the model", lambda p: p.executions),
+    "retried_batches": ("Batches whose requests were run one by one", lambda p: p.retried_batches),
+    "nonfinite_outputs": ("Requests whose outputs were NaN or Inf", lambda p: p.nonfinite),
+    "beyond_calibration": (
+        "Requests with inputs beyond the examples of a static quantisation",
+        lambda p: p.beyond_calibration,
+    ),
+    "queue_seconds": ("Time that requests waited", lambda p: p.queue.seconds),
+    "run_seconds": ("Time that the model ran", lambda p: sum(b.run for b in p.batches.values())),
+}
 
 
 def render_metrics(engine: Engine, figures: Snapshot) -> bytes:
@@ -27,77 +40,49 @@ def render_metrics(engine: Engine, figures: Snapshot) -> bytes:
 
 class _Figures(Collector):
     def __init__(self, engine: Engine, figures: Snapshot) -> None:
-        self._engine, self._figures = engine, figures
+        self._models, self._figures = engine.repository.served(), figures
+        self._pages = [([name, str(version)], page) for (name, version), page in sorted(figures.pages.items())]
 
     def describe(self) -> list[Metric]:
         return []
 
     def collect(self) -> Iterator[Metric]:
-        yield from self._counters()
-        yield self._failures()
-        yield self._histogram("latency_seconds", "From arrival to answer of requests that succeeded", "latency")
-        yield self._histogram("batch_rows", "Rows per run of the model", "batch_rows")
-        yield from self._gauges()
-
-    def _pages(self) -> list[tuple[list[str], ModelStatistics]]:
-        return [([name, str(version)], page) for (name, version), page in sorted(self._figures.pages.items())]
-
-    def _counters(self) -> Iterator[Metric]:
-        counters = {
-            "requests": ("Requests that were answered or failed", lambda p: p.success.count + p.fail.count),
-            "inferences": ("Rows that went through the model", lambda p: p.rows),
-            "executions": ("Runs of the model", lambda p: p.executions),
-            "retried_batches": ("Batches whose requests were run one by one", lambda p: p.retried_batches),
-            "nonfinite_outputs": ("Requests whose outputs were NaN or Inf", lambda p: p.nonfinite),
-            "beyond_calibration": (
-                "Requests with inputs beyond the examples of a static quantisation",
-                lambda p: p.beyond_calibration,
-            ),
-            "queue_seconds": ("Time that requests waited", lambda p: p.queue.seconds),
-            "run_seconds": ("Time that the model ran", lambda p: sum(b.run for b in p.batches.values())),
+        pages, figures = self._pages, self._figures
+        for name, (text, read) in COUNTERS.items():
+            yield _family(CounterMetricFamily, name, text, [(labels, read(page)) for labels, page in pages])
+        failures = [([*labels, str(s)], count) for labels, page in pages for s, count in sorted(page.failures.items())]
+        yield _family(CounterMetricFamily, "failures", "Requests that failed, by status", failures, "status")
+        latency = [(labels, page.latency.cumulative(), page.latency.sum) for labels, page in pages]
+        text = "From arrival to answer of requests that succeeded"
+        yield _family(HistogramMetricFamily, "latency_seconds", text, latency)
+        rows = [(labels, page.batch_rows.cumulative(), page.batch_rows.sum) for labels, page in pages]
+        yield _family(HistogramMetricFamily, "batch_rows", "Rows per run of the model", rows)
+        yield self._now("queue", "Requests that wait", figures.queued)
+        yield self._now("running", "Requests in the batch that runs", figures.running)
+        yield _squarings("", "Squarings of a layer in the latest run", figures.latest)
+        yield _squarings("_most", "Most squarings of a layer since its load", figures.most)
+        verified = {
+            ((model.name, model.version), entry["layer"]): entry["squarings"]
+            for model in self._models
+            for entry in model.layers
         }
-        for name, (text, read) in counters.items():
-            family = CounterMetricFamily(f"osa_serve_{name}", text, labels=LABELS)
-            for labels, page in self._pages():
-                family.add_metric(labels, read(page))
-            yield family
-
-    def _failures(self) -> Metric:
-        family = CounterMetricFamily(
-            "osa_serve_failures", "Requests that failed, by status", labels=(*LABELS, "status")
+        yield _squarings("_verified", "Most squarings of a layer when it was verified", verified)
+        yield GaugeMetricFamily(
+            "osa_serve_connections", "Connections that are open, REST and gRPC", value=figures.connections
         )
-        for labels, page in self._pages():
-            for status, count in sorted(page.failures.items()):
-                family.add_metric([*labels, str(status)], count)
-        return family
 
-    def _histogram(self, name: str, text: str, attribute: str) -> Metric:
-        family = HistogramMetricFamily(f"osa_serve_{name}", text, labels=LABELS)
-        for labels, page in self._pages():
-            histogram = getattr(page, attribute)
-            family.add_metric(labels, histogram.cumulative(), histogram.sum)
-        return family
+    def _now(self, name: str, text: str, counts: dict[Any, int]) -> Metric:
+        rows = [([m.name, m.version_text], counts.get((m.name, m.version), 0)) for m in self._models]
+        return _family(GaugeMetricFamily, name, text, rows)
 
-    def _gauges(self) -> Iterator[Metric]:
-        queue = GaugeMetricFamily("osa_serve_queue", "Requests that wait", labels=LABELS)
-        running = GaugeMetricFamily("osa_serve_running", "Requests in the batch that runs", labels=LABELS)
-        by_layer = (*LABELS, "layer")
-        latest = GaugeMetricFamily("osa_serve_squarings", "Squarings of a layer in the latest run", labels=by_layer)
-        most = GaugeMetricFamily(
-            "osa_serve_squarings_most", "Most squarings of a layer since its load", labels=by_layer
-        )
-        verified = GaugeMetricFamily(
-            "osa_serve_squarings_verified", "Most squarings of a layer when it was verified", labels=by_layer
-        )
-        for family, counts in ((latest, self._figures.latest), (most, self._figures.most)):
-            for ((name, version), layer), count in sorted(counts.items()):
-                family.add_metric([name, str(version), layer], count)
-        for model in self._engine.repository.served():
-            labels, key = [model.name, model.version_text], (model.name, model.version)
-            queue.add_metric(labels, self._figures.queued[key])
-            running.add_metric(labels, self._figures.running[key])
-            for entry in model.layers:
-                verified.add_metric([*labels, str(entry["layer"])], entry["squarings"])
-        connections = GaugeMetricFamily("osa_serve_connections", "Connections that are open, REST and gRPC")
-        connections.add_metric([], self._figures.connections)
-        yield from (queue, running, latest, most, verified, connections)
+
+def _squarings(name: str, text: str, counts: dict[Any, int]) -> Metric:
+    rows = [([model, str(version), layer], count) for ((model, version), layer), count in sorted(counts.items())]
+    return _family(GaugeMetricFamily, f"squarings{name}", text, rows, "layer")
+
+
+def _family(kind: Any, name: str, text: str, rows: Iterable[tuple[Any, ...]], *further: str) -> Metric:
+    family: Metric = kind(f"osa_serve_{name}", text, labels=(*LABELS, *further))
+    for row in rows:
+        family.add_metric(*row)  # type: ignore[attr-defined]  # every kind of family has it
+    return family

@@ -1,9 +1,9 @@
-"""The description of the REST surface at ``/openapi.json`` (OpenAPI 3.1): objects as JSON Schema, then paths."""
+"""The calls of REST, and their description at ``/openapi.json`` (OpenAPI 3.1): objects as JSON Schema, then paths."""
 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from osa_runtime import __version__
 from osa_runtime.serving.protocol.requests import LONGEST_ID
@@ -136,6 +136,51 @@ ERRORS = {
 }
 
 
+INFER, INFER_ERRORS = "/infer", (404, 413, 422, 500, 503)
+
+
+class Call(NamedTuple):
+    """A path and its method; ``handler`` is the name of its function in routes.py."""
+
+    handler: str
+    method: str
+    path: str
+    summary: str
+    answer: str | None = None
+    body: str | None = None
+    errors: tuple[int, ...] = ()
+    kind: str = "application/json"
+
+
+def _of_model(path: str) -> list[Call]:
+    return [
+        Call("metadata", "GET", path, "Inputs, outputs and versions", "ModelMetadata", errors=(404,)),
+        Call("model_ready", "GET", path + "/ready", "Whether the model takes requests", errors=(404,)),
+        Call("config", "GET", path + "/config", "Triton's configuration of the model", "Object", errors=(404,)),
+        Call("statistics", "GET", path + "/stats", "Statistics of the model", "Statistics", errors=(404,)),
+        # this handler is never reached; it makes other methods a 405
+        Call("absent", "POST", path + INFER, "Run the model", "InferenceResponse", "InferenceRequest", INFER_ERRORS),
+    ]
+
+
+LOAD, UNLOAD = "/v2/repository/models/{name}/load", "/v2/repository/models/{name}/unload"
+CALLS = [
+    Call("server", "GET", "/v2", "What this server is", "ServerMetadata"),
+    Call("live", "GET", "/v2/health/live", "Whether the server runs"),
+    Call("ready", "GET", "/v2/health/ready", "Whether it takes requests", errors=(503,)),
+    Call("statistics", "GET", "/v2/models/stats", "Statistics of all models", "Statistics"),
+    Call("index", "POST", "/v2/repository/index", "All models and their states", "Index", "IndexRequest"),
+    Call("load", "POST", LOAD, "Load a model", "Object", "LoadRequest", (404, 500)),
+    Call("unload", "POST", UNLOAD, "Unload a model", "Object", "UnloadRequest", (404, 500)),
+    Call("metrics", "GET", "/metrics", "Metrics for Prometheus", kind="text/plain"),
+    Call("description", "GET", "/openapi.json", "This description", "Object"),
+    Call("page", "GET", "/", "The page for people", kind="text/html"),
+    Call("details", "GET", "/details", "What the page shows", "Object"),
+    *_of_model("/v2/models/{name}"),
+    *_of_model("/v2/models/{name}/versions/{version}"),
+]
+
+
 @cache
 def openapi() -> dict[str, Any]:
     return {
@@ -146,80 +191,41 @@ def openapi() -> dict[str, Any]:
             "description": "The Open Inference Protocol (KServe V2) with Triton's extensions for binary tensors, "
             "classification, statistics, model configuration and the model repository.",
         },
-        "paths": _paths(),
+        "paths": {call.path: _described(call) for call in CALLS},
         "components": {"schemas": SCHEMAS, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
         "security": [{}, {"token": []}],
     }
 
 
-def _paths() -> dict[str, Any]:
-    paths: dict[str, Any] = {
-        "/v2": {"get": _call("What this server is", "ServerMetadata")},
-        "/v2/health/live": {"get": _call("Whether the server runs")},
-        "/v2/health/ready": {"get": _call("Whether it takes requests", errors=(503,))},
-        "/v2/models/stats": {"get": _call("Statistics of all models", "Statistics")},
-        "/v2/repository/index": {"post": _call("All models and their states", "Index", body="IndexRequest")},
-        "/metrics": {"get": _call("Metrics for Prometheus", kind="text/plain")},
-        "/openapi.json": {"get": _call("This description", "Object")},
-        "/": {"get": _call("The page for people", kind="text/html")},
-        "/details": {"get": _call("What the page shows", "Object")},
-    }
-    for action in ("load", "unload"):
-        path = f"/v2/repository/models/{{name}}/{action}"
-        call = _call(
-            f"{action.capitalize()} a model", "Object", body=f"{action.capitalize()}Request", errors=(404, 500)
-        )
-        paths[path] = {"post": call, "parameters": [NAME]}
-    for path, parameters in (
-        ("/v2/models/{name}", [NAME]),
-        ("/v2/models/{name}/versions/{version}", [NAME, VERSION]),
-    ):
-        paths |= _model_paths(path, parameters)
-    return paths
+def _described(call: Call) -> dict[str, Any]:
+    details: dict[str, Any] = {"summary": call.summary, "responses": _responses(call)}
+    if call.body is not None:
+        details["requestBody"] = {"required": False, "content": {"application/json": {"schema": ref(call.body)}}}
+    if call.path.endswith(INFER):
+        _add_tensors(details)
+    parameters = [parameter for parameter in (NAME, VERSION) if f"{{{parameter['name']}}}" in call.path]
+    return {call.method.lower(): details, "parameters": parameters}
 
 
-def _model_paths(path: str, parameters: list[dict[str, Any]]) -> dict[str, Any]:
-    calls = {
-        "": {"get": _call("Inputs, outputs and versions", "ModelMetadata", errors=(404,))},
-        "/ready": {"get": _call("Whether the model takes requests", errors=(404,))},
-        "/config": {"get": _call("Triton's configuration of the model", "Object", errors=(404,))},
-        "/stats": {"get": _call("Statistics of the model", "Statistics", errors=(404,))},
-        "/infer": {"post": _infer()},
-    }
-    return {path + rest: call | {"parameters": parameters} for rest, call in calls.items()}
-
-
-def _infer() -> dict[str, Any]:
-    call = _call("Run the model", "InferenceResponse", body="InferenceRequest", errors=(404, 413, 422, 500, 503))
-    call["parameters"] = [JSON_SIZE]
-    call["requestBody"]["required"] = True
-    call["requestBody"]["content"]["application/json"]["example"] = INFERENCE_EXAMPLE
+def _add_tensors(inference: dict[str, Any]) -> None:
     binary = {"schema": {"type": "string", "format": "binary"}}
-    call["requestBody"]["content"]["application/octet-stream"] = binary
-    call["responses"]["200"]["content"]["application/octet-stream"] = binary
-    return call
+    request, answer = inference["requestBody"], inference["responses"]["200"]
+    inference["parameters"] = [JSON_SIZE]
+    request["required"] = True
+    request["content"]["application/json"]["example"] = INFERENCE_EXAMPLE
+    request["content"]["application/octet-stream"] = answer["content"]["application/octet-stream"] = binary
 
 
-def _call(
-    summary: str,
-    answer: str | None = None,
-    *,
-    body: str | None = None,
-    errors: tuple[int, ...] = (),
-    kind: str = "application/json",
-) -> dict[str, Any]:
+def _responses(call: Call) -> dict[str, Any]:
     success: dict[str, Any] = {"description": "done"}
-    if answer is not None:
-        success["content"] = {kind: {"schema": ref(answer)}}
-    elif kind != "application/json":
-        success["content"] = {kind: {"schema": {"type": "string"}}}
+    if call.answer is not None:
+        success["content"] = {call.kind: {"schema": ref(call.answer)}}
+    elif call.kind != "application/json":
+        success["content"] = {call.kind: {"schema": {"type": "string"}}}
     responses: dict[str, Any] = {"200": success}
-    for status in sorted({400, 401, 403, 405, *errors}):
+    for status in sorted({400, 401, 403, 405, *call.errors}):
         content = {"application/json": {"schema": ref("Error")}}
         responses[str(status)] = {"description": ERRORS[status], "content": content}
-    if 503 in errors and answer is None:
+    if 503 in call.errors and call.answer is None:
         responses["503"] = {"description": ERRORS[503]}  # health checks have no body
-    call: dict[str, Any] = {"summary": summary, "responses": responses}
-    if body is not None:
-        call["requestBody"] = {"required": False, "content": {"application/json": {"schema": ref(body)}}}
-    return call
+    return responses

@@ -6,12 +6,13 @@ import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 import msgspec
 from msgspec import Raw
 
+from osa_runtime.serving.engine.limits import LARGE
 from osa_runtime.serving.engine.messages import Array, InferenceRequest, Parameter, RequestedOutput
 from osa_runtime.serving.protocol.json_tensors import read_json_tensor
 from osa_runtime.serving.protocol.requests import (
@@ -23,6 +24,7 @@ from osa_runtime.serving.protocol.requests import (
     check_input,
     check_output,
     check_outputs,
+    check_rest,
     check_shape,
     decompress,
 )
@@ -31,32 +33,39 @@ from osa_runtime.serving.refusals import LONGEST_NAME, BadRequest, shown
 from osa_runtime.serving.settings import Limits
 
 TARGET = re.compile(rb"/v2/models/([^/?#]{1,400})(?:/versions/([^/?#]{1,40}))?/infer")
-LONGEST = 16 << 10  # bytes of a name, a shape or parameters, as JSON
 REMEMBERED = 256  # layouts
 SHORT = 4096  # bytes of a JSON part that is worth remembering
 ABSENT = Raw()
+Parameters = dict[str, bool | int | float | str]
+T = TypeVar("T")
 
 
-class _Tensor(msgspec.Struct):
-    """An entry of inputs or outputs. Nothing is read before its length has been looked at."""
+class Tensor(msgspec.Struct):
+    """An entry of inputs or outputs; ``data`` is the text of its values."""
 
-    name: Raw = ABSENT
-    datatype: Raw = ABSENT
-    shape: Raw = ABSENT
-    parameters: Raw = ABSENT
+    name: str
+    datatype: Any = None
+    shape: Any = None
+    parameters: Parameters | None = None
     data: Raw = ABSENT
 
 
 class _Body(msgspec.Struct):
-    inputs: list[_Tensor] | None = None
-    outputs: list[_Tensor] | None = None
-    id: Raw = ABSENT
-    parameters: Raw = ABSENT
+    inputs: list[Tensor]
+    outputs: list[Tensor] | None = None
+    id: str | None = None
+    parameters: Parameters | None = None
 
 
-BODY = msgspec.json.Decoder(_Body)
-ANYTHING = msgspec.json.Decoder()
-PARAMETERS: msgspec.json.Decoder[Any] = msgspec.json.Decoder(dict[str, bool | int | float | str] | None)
+class _Values(msgspec.Struct):
+    data: Raw = ABSENT
+
+
+class _Outline(msgspec.Struct):
+    inputs: list[_Values]
+
+
+BODY, OUTLINE = msgspec.json.Decoder(_Body), msgspec.json.Decoder(_Outline)
 
 
 @dataclass(slots=True, frozen=True)
@@ -66,7 +75,7 @@ class RequestHead:
     model: str
     version: str
     json_size: str | None  # as the header has it; the rest of the body are raw tensors
-    encoding: str | None
+    encoding: str | None  # in small letters
     answer_encoding: str | None
     trace: str  # the caller's traceparent
 
@@ -76,21 +85,10 @@ class RequestHead:
 
 
 @dataclass(slots=True, frozen=True)
-class InputEntry:
-    """``size`` counts the raw bytes behind the JSON part; None when ``data`` is the text of the values."""
-
-    name: str
-    datatype: str
-    shape: tuple[int, ...]
-    size: int | None
-    data: Raw
-
-
-@dataclass(slots=True, frozen=True)
 class Layout:
     """All but the raw bytes of a request. Shared by requests with the same JSON part, so it is never changed."""
 
-    inputs: tuple[InputEntry, ...]
+    inputs: list[Tensor]
     outputs: list[RequestedOutput]
     id: str
     parameters: dict[str, Parameter]
@@ -107,7 +105,7 @@ def read_head(target: bytes, headers: Mapping[bytes, bytes]) -> RequestHead:
         unquote(name.decode("latin-1")),
         version.decode("latin-1") if version else "",
         _text(headers.get(b"inference-header-content-length")),
-        _text(headers.get(b"content-encoding")),
+        (_text(headers.get(b"content-encoding")) or "").lower(),
         accepted_encoding(accepts.decode("latin-1")) if accepts else None,
         _text(headers.get(b"traceparent")) or "",
     )
@@ -146,7 +144,7 @@ def _header_length(text: str, size: int) -> int:
 def _read_tensors(layout: Layout, body: bytes | bytearray, start: int) -> dict[str, Array]:
     inputs: dict[str, Array] = {}
     for entry in layout.inputs:
-        name, size = entry.name, entry.size
+        name, size = entry.name, _binary_size(entry)
         if size is None:
             inputs[name] = read_json_tensor(name, memoryview(entry.data), entry.datatype, entry.shape)
             continue
@@ -161,13 +159,32 @@ def _read_tensors(layout: Layout, body: bytes | bytearray, start: int) -> dict[s
     return inputs
 
 
+def _binary_size(entry: Tensor) -> int | None:
+    """The number of raw bytes behind the JSON part; None when the values are in the JSON."""
+    name, size = entry.name, (entry.parameters or {}).get("binary_data_size")
+    if size is None:
+        if entry.data is ABSENT:
+            raise BadRequest(f"Input {name} has neither data nor the parameter binary_data_size.")
+        return None
+    if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+        raise BadRequest(f"binary_data_size of input {name} is {shown(size)}, expected a whole number of at least 0.")
+    if entry.data is not ABSENT:
+        raise BadRequest(f"Input {name} has both data and binary_data_size; give one of them.")
+    return size
+
+
 def read_layout(text: bytes | bytearray, max_bytes: int) -> Layout:
-    fields = _read_body(text)
-    parameters = _read_parameters(fields.parameters)
+    body = _read_body(text)
+    parameters = body.parameters or {}
     binary = parameters.get("binary_data_output") is True
-    inputs = _read_inputs(fields.inputs, max_bytes)
-    outputs = _read_outputs(fields.outputs, binary)
-    return Layout(inputs, outputs, _read_id(fields.id), parameters, binary)
+    check_count(len(body.inputs), "inputs")
+    names: set[str] = set()
+    for entry in body.inputs:
+        entry.name = entry.name[:LONGEST_NAME]
+        check_input(entry.name, entry.parameters or {}, names)
+        entry.shape = check_shape(entry.name, entry.shape, entry.datatype, max_bytes)
+        names.add(entry.name)
+    return Layout(body.inputs, _read_outputs(body.outputs or [], binary), check_id(body.id or ""), parameters, binary)
 
 
 # Clients that send raw tensors of one shape send the same JSON part again and again.
@@ -175,96 +192,30 @@ remembered_layout = functools.lru_cache(REMEMBERED)(read_layout)
 
 
 def _read_body(text: bytes | bytearray) -> _Body:
+    """As objects, a text takes many times its size: of a large one, all but the values is measured first."""
     if text.count(b"{") > 4 * MAX_TENSORS:
         raise BadRequest(f"The body has more than {4 * MAX_TENSORS} objects; expected at most {MAX_TENSORS} tensors.")
+    if len(text) > LARGE:
+        values = [memoryview(entry.data) for entry in decode_json(OUTLINE, text).inputs]
+        check_rest(len(text) - sum(map(len, values)))
+    return decode_json(BODY, text)
+
+
+def decode_json(decoder: msgspec.json.Decoder[T], text: bytes | bytearray) -> T:
     try:
-        return BODY.decode(text)
+        return decoder.decode(text)
     except msgspec.ValidationError as error:
-        for where in ("inputs", "outputs"):
-            if f"$.{where}" in str(error):
-                raise BadRequest(f"{where} must be a list of objects: {error}.") from error
-        raise BadRequest(f"The body is JSON of another type: {error}; expected an object.") from error
+        raise BadRequest(f"The body does not fit the protocol: {error}.") from error
     except (msgspec.DecodeError, ValueError, RecursionError) as error:  # not ValueErrors before msgspec 0.21
         raise BadRequest(f"The body is not valid JSON: {error}.") from error
 
 
-def _value(raw: Raw, what: str, decoder: msgspec.json.Decoder[Any] = ANYTHING) -> Any:
-    """The value of a short text; None when it is absent."""
-    if raw is ABSENT:
-        return None
-    size = len(memoryview(raw))
-    if size > LONGEST:
-        raise BadRequest(f"{what} takes {size} bytes, expected at most {LONGEST}.")
-    try:
-        return decoder.decode(raw)
-    except msgspec.ValidationError as error:
-        raise BadRequest(f"{what} must be an object of strings, numbers, true and false.") from error
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:  # not ValueErrors before msgspec 0.21
-        raise BadRequest(f"{what} is not valid JSON: {error}.") from error
-
-
-def _read_parameters(raw: Raw) -> dict[str, Parameter]:
-    return _value(raw, "parameters", PARAMETERS) or {}
-
-
-def _read_id(raw: Raw) -> str:
-    value = _value(raw, "id")
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise BadRequest(f"The id is {shown(value)}, expected a string.")
-    return check_id(value)
-
-
-def _read_inputs(items: list[_Tensor] | None, max_bytes: int) -> tuple[InputEntry, ...]:
-    inputs: dict[str, InputEntry] = {}
-    for item in _entries(items, "inputs"):
-        name = _name(item, "inputs")
-        parameters = _read_parameters(item.parameters)
-        check_input(name, parameters, inputs)
-        datatype = _value(item.datatype, f"The datatype of input {name}")
-        shape = check_shape(name, _value(item.shape, f"The shape of input {name}"), datatype, max_bytes)
-        size = _binary_size(name, item, parameters)
-        if size is None and item.data is ABSENT:
-            raise BadRequest(f"Input {name} has neither data nor the parameter binary_data_size.")
-        inputs[name] = InputEntry(name, datatype, shape, size, item.data)
-    return tuple(inputs.values())
-
-
-def _binary_size(name: str, item: _Tensor, parameters: Mapping[str, Parameter]) -> int | None:
-    size = parameters.get("binary_data_size")
-    if size is None:
-        return None
-    if isinstance(size, bool) or not isinstance(size, int) or size < 0:
-        raise BadRequest(f"binary_data_size of input {name} is {shown(size)}, expected a whole number of at least 0.")
-    if item.data is not ABSENT:
-        raise BadRequest(f"Input {name} has both data and binary_data_size; give one of them.")
-    return size
-
-
-def _read_outputs(items: list[_Tensor] | None, binary: bool) -> list[RequestedOutput]:
-    if items is None:
-        return []
-    outputs = [_read_output(item, binary) for item in _entries(items, "outputs")]
+def _read_outputs(items: list[Tensor], binary: bool) -> list[RequestedOutput]:
+    check_count(len(items), "outputs")
+    outputs = []
+    for item in items:
+        parameters = item.parameters or {}
+        in_bytes = parameters.get("binary_data", binary) is True
+        outputs.append(check_output(item.name[:LONGEST_NAME], parameters, binary=in_bytes))
     check_outputs(outputs)
     return outputs
-
-
-def _read_output(item: _Tensor, binary: bool) -> RequestedOutput:
-    name = _name(item, "outputs")
-    parameters = _read_parameters(item.parameters)
-    return check_output(name, parameters, binary=parameters.get("binary_data", binary) is True)
-
-
-def _entries(items: list[_Tensor] | None, where: str) -> list[_Tensor]:
-    if items is None:
-        raise BadRequest(f"{where} must be a list of objects.")
-    check_count(len(items), where)
-    return items
-
-
-def _name(item: _Tensor, where: str) -> str:
-    name = _value(item.name, f"A name in {where}")
-    if not isinstance(name, str) or not name:
-        raise BadRequest(f"An entry of {where} has no name; expected a string.")
-    return name[:LONGEST_NAME]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
+import msgspec
 import orjson
 from starlette.requests import Request
 from starlette.responses import Response
@@ -20,13 +20,12 @@ from osa_runtime.serving.engine.repository import check_load_parameters
 from osa_runtime.serving.engine.statistics import Snapshot
 from osa_runtime.serving.protocol import descriptions
 from osa_runtime.serving.protocol.descriptions import example_calls, example_inputs
-from osa_runtime.serving.refusals import BadRequest, Unsupported
+from osa_runtime.serving.refusals import Unsupported
 from osa_runtime.serving.rest.metrics import METRICS_TYPE, render_metrics
-from osa_runtime.serving.rest.openapi import openapi
+from osa_runtime.serving.rest.openapi import CALLS, openapi
+from osa_runtime.serving.rest.request import Parameters, decode_json
 
-SCALARS = frozenset({bool, int, float, str})
 ABSENT = ("systemsharedmemory", "cudasharedmemory", "trace", "logging")
-Handler = Callable[[Request], Awaitable[Response]]
 
 
 class RestRoutes:
@@ -34,29 +33,7 @@ class RestRoutes:
         self._engine = engine
 
     def routes(self) -> list[Route]:
-        one, version = "/v2/models/{name}", "/v2/models/{name}/versions/{version}"
-        get: list[tuple[str, Handler]] = [
-            ("/", self.page),
-            ("/details", self.details),
-            ("/metrics", self.metrics),
-            ("/openapi.json", self.description),
-            ("/v2", self.server),
-            ("/v2/health/live", self.live),
-            ("/v2/health/ready", self.ready),
-            ("/v2/models/stats", self.statistics),
-        ]
-        for path in (one, version):
-            get += [(path, self.metadata), (path + "/ready", self.model_ready)]
-            get += [(path + "/config", self.config), (path + "/stats", self.statistics)]
-        post: list[tuple[str, Handler]] = [
-            (one + "/infer", self.absent),  # never reached; it makes other methods a 405
-            (version + "/infer", self.absent),
-            ("/v2/repository/index", self.index),
-            ("/v2/repository/models/{name}/load", self.load),
-            ("/v2/repository/models/{name}/unload", self.unload),
-        ]
-        routes = [Route(path, handler, methods=["GET"]) for path, handler in get]
-        routes += [Route(path, handler, methods=["POST"]) for path, handler in post]
+        routes = [Route(call.path, getattr(self, call.handler), methods=[call.method]) for call in CALLS]
         absent = [f"/v2/{name}{rest}" for name in ABSENT for rest in ("", "/{_:path}")]
         return routes + [Route(path, self.absent, methods=["GET", "POST"]) for path in absent]
 
@@ -67,7 +44,7 @@ class RestRoutes:
         return Response(status_code=200 if self._engine.ready else 503)
 
     async def server(self, _: Request) -> Response:
-        return json_response(descriptions.server_metadata())
+        return json_response(descriptions.server_metadata(self._engine))
 
     async def model_ready(self, request: Request) -> Response:
         self._model(request)
@@ -86,23 +63,20 @@ class RestRoutes:
         )
 
     async def index(self, request: Request) -> Response:
-        ready_only = (await _body(request)).get("ready", False)
-        if not isinstance(ready_only, bool):
-            raise BadRequest("ready must be true or false.")
-        return json_response(await self._engine.repository.index(ready_only))
+        return json_response(await self._engine.repository.index((await _control(request)).ready))
 
     async def load(self, request: Request) -> Response:
-        check_load_parameters(_parameters(await _body(request)))
+        check_load_parameters((await _control(request)).parameters or {})
         await self._engine.load(request.path_params["name"])
         return json_response({})
 
     async def unload(self, request: Request) -> Response:
-        _parameters(await _body(request))
+        await _control(request)  # parameters have no meaning here
         await self._engine.unload(request.path_params["name"])
         return json_response({})
 
     async def metrics(self, _: Request) -> Response:
-        return Response(render_metrics(self._engine, await self._engine.snapshot()), media_type=METRICS_TYPE)
+        return Response(render_metrics(self._engine, await self._engine.totals()), media_type=METRICS_TYPE)
 
     async def description(self, _: Request) -> Response:
         return json_response(openapi())
@@ -120,22 +94,19 @@ class RestRoutes:
         return self._engine.repository.find(request.path_params["name"], request.path_params.get("version", ""))
 
 
-async def _body(request: Request) -> dict[str, Any]:
+class Control(msgspec.Struct):
+    """The body of a call to the repository, which may be empty."""
+
+    ready: bool = False
+    parameters: Parameters | None = None
+
+
+CONTROL = msgspec.json.Decoder(Control)
+
+
+async def _control(request: Request) -> Control:
     body = await request.body()
-    try:
-        fields = orjson.loads(body) if body else {}
-    except orjson.JSONDecodeError as error:
-        raise BadRequest(f"The body is not valid JSON: {error}.") from error
-    if not isinstance(fields, dict):
-        raise BadRequest(f"The body is JSON of type {type(fields).__name__}, expected an object.")
-    return fields
-
-
-def _parameters(fields: dict[str, Any]) -> dict[str, Any]:
-    value = fields.get("parameters")
-    if value is not None and (not isinstance(value, dict) or not SCALARS.issuperset(map(type, value.values()))):
-        raise BadRequest("parameters must be an object of strings, numbers, true and false.")
-    return value or {}
+    return decode_json(CONTROL, body) if body else Control()
 
 
 def json_response(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -187,7 +158,7 @@ def _details(model: ServedModel, figures: Snapshot, token: bool) -> dict[str, An
         "rows": page.rows,
         "executions": page.executions,
         "seconds": page.success.seconds,
-        "queued": figures.queued[key],
+        "queued": figures.queued.get(key, 0),
     }
 
 

@@ -19,12 +19,12 @@ from osa_runtime.errors import RunError
 from osa_runtime.interface import TensorSpec
 from osa_runtime.manifest import AttentionCall
 from osa_runtime.onnx_files import input_specs, read_onnx, readable_errors, reads
-from osa_runtime.onnx_layers import ATTENTION, DOMAIN, LAYER, is_layer
+from osa_runtime.onnx_functions import expanded
+from osa_runtime.onnx_layers import ATTENTION, DOMAIN, LAYER, is_layer, with_linear_apart
 from osa_runtime.runtime.onnx_session import EXTERNAL_DATA_FOLDER, error_text
 from osa_runtime.runtime.session import Session
 from osa_runtime.verification.inside.model_parts import Array, Calls, Core, Glue, ModelParts, Written
-from osa_runtime.verification.inside.onnx_layers import LayerNode
-from osa_runtime.verification.inside.onnx_slicing import GraphIndex
+from osa_runtime.verification.inside.onnx_slicing import GraphIndex, LayerNode
 
 MOST_KEPT, MOST_KEPT_WEIGHTS = 32, 2**20  # sessions of parts, and the weights of a model of which more than one is kept
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
@@ -45,7 +45,7 @@ class OnnxParts(ModelParts):
     def __init__(self, path: Path, calls: Sequence[AttentionCall] = (), threads: int | None = None) -> None:
         self._folder, self._threads = path.parent, threads
         with readable_errors(path):
-            self._index = GraphIndex(read_onnx(path))
+            self._index = GraphIndex(with_linear_apart(expanded(read_onnx(path))))
         self._specs = input_specs(self._index.model)
         present = {*self._index.maker, *self._index.inputs, *self._index.weights}
         self._calls = _labelled(
@@ -99,8 +99,8 @@ class OnnxParts(ModelParts):
         at = {unit: self._boundaries[unit] for unit in calls}
         masks = {unit: boundary.mask for unit, boundary in at.items() if boundary.mask is not None}
         wanted = list(dict.fromkeys([*(boundary.x for boundary in at.values()), *masks.values(), *outputs]))
-        session = self._start(self._index.glue(self._cuts(calls), wanted))
-        values = dict(zip(wanted, self._answers(session, self._given(calls) | dict(feeds), None), strict=True))
+        session = self.start(self._index.glue(self._cuts(calls), wanted))
+        values = dict(zip(wanted, self.answers(session, self._given(calls) | dict(feeds), None), strict=True))
         inputs = {unit: values[boundary.x] for unit, boundary in at.items()}
         found = {unit: values[mask] for unit, mask in masks.items()}
         return Glue(inputs, tuple(values[name] for name in outputs), found)
@@ -166,7 +166,7 @@ class OnnxParts(ModelParts):
                 self._layers.clear()
             call = self._calls[name]
             node, element = self._index.nodes[self._index.maker[call.output]], self._index.types[call.inputs[0]]
-            self._layers[name] = LayerNode(node, self._index.model, element, self._start)
+            self._layers[name] = LayerNode(node, self._index.model, element, self.start)
         return self._layers[name]
 
     def _layer_core(self, name: str, feeds: Mapping[str, Array]) -> Core:
@@ -256,9 +256,15 @@ class OnnxParts(ModelParts):
         return {spec.name: _zeros(spec, sizes) for spec in self._specs}
 
     def _run(self, known: Mapping[str, Array], feeds: Mapping[str, Array], wanted: Sequence[str]) -> list[Array]:
-        return self._answers(self._session(tuple(known), tuple(wanted)), dict(feeds) | dict(known), list(wanted))
+        return self.answers(self._session(tuple(known), tuple(wanted)), dict(feeds) | dict(known), list(wanted))
 
-    def _answers(self, session: Any, values: Mapping[str, Array], wanted: list[str] | None) -> list[Array]:
+    def values(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
+        """Values of the graph in one run of the whole model."""
+        made = [name for name in names if name not in feeds]
+        found = dict(feeds) | (dict(zip(made, self._run({}, feeds, made), strict=True)) if made else {})
+        return [found[name] for name in names]
+
+    def answers(self, session: Any, values: Mapping[str, Array], wanted: list[str] | None) -> list[Array]:
         needed = [value.name for value in session.get_inputs()]
         try:
             return list(session.run(wanted, {name: values.get(name) for name in needed}))
@@ -271,10 +277,10 @@ class OnnxParts(ModelParts):
         if (known, wanted) not in self._sessions:
             if self._index.weight_count > MOST_KEPT_WEIGHTS or len(self._sessions) == MOST_KEPT:
                 self._sessions.clear()
-            self._sessions[known, wanted] = self._start(self._index.slice(known, list(wanted)))
+            self._sessions[known, wanted] = self.start(self._index.slice(known, list(wanted)))
         return self._sessions[known, wanted]
 
-    def _start(self, model: onnx.ModelProto) -> Any:
+    def start(self, model: onnx.ModelProto) -> Any:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()

@@ -1,14 +1,18 @@
-"""Cutting a part out of an ONNX graph: the nodes between some values and others, as a model of its own."""
+"""Parts of an ONNX graph as models of their own: nodes between some values and others, or one node that is a layer."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from osa_runtime.onnx_files import between, makers, reads
+from osa_runtime.onnx_files import between, makers, reads, renamed
+from osa_runtime.onnx_layers import DOMAIN
+from osa_runtime.verification.inside.model_parts import Array, Core
 
 LARGEST_KEPT = 1024  # bytes; shape inference reads small constants, and large ones only cost memory
 
@@ -75,7 +79,7 @@ class GraphIndex:
         kept = {self.maker[name] for name in made}
         kept |= self.between(cuts, [name for i in kept for name in reads(self.nodes[i])])
         given = {name: f"given/{name}" for name in cuts}
-        nodes = [_renamed(self.nodes[index], given) for index in sorted(kept)]
+        nodes = [renamed(self.nodes[index], given) for index in sorted(kept)]
         passed_on = {name: f"same/{name}" for name in wanted if name not in made}
         nodes += [helper.make_node("Identity", [given.get(old, old)], [new]) for old, new in passed_on.items()]
         read = {name for node in nodes for name in reads(node)}
@@ -104,21 +108,6 @@ class GraphIndex:
         return helper.make_tensor_value_info(name, self.types.get(name, TensorProto.FLOAT), None)
 
 
-def _renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
-    """A copy that reads other values, also inside its branches and loops."""
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
-    copy.input[:] = [names.get(name, name) for name in node.input]
-    for attribute in copy.attribute:
-        for graph in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
-            inner = [_renamed(part, names) for part in graph.node]
-            del graph.node[:]
-            graph.node.extend(inner)
-            for value in graph.output:
-                value.name = names.get(value.name, value.name)
-    return copy
-
-
 def _value_types(model: onnx.ModelProto) -> dict[str, int]:
     light = onnx.ModelProto()
     light.CopyFrom(model)
@@ -131,3 +120,72 @@ def _value_types(model: onnx.ModelProto) -> dict[str, int]:
     values = [*inferred.graph.input, *inferred.graph.value_info, *inferred.graph.output]
     types = {value.name: value.type.tensor_type.elem_type for value in values}
     return types | {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+
+
+NAMES = ("x", "weight", "out", "scale", "mask")
+
+
+class LayerNode:
+    """A layer of orthogonal attention that is one node: its heads are seen by running the node with other weights.
+
+    All inputs of the node are inputs of the model.
+    """
+
+    def __init__(self, node: onnx.NodeProto, model: onnx.ModelProto, element: int, start: Callable[..., Any]) -> None:
+        names = NAMES[: len(node.input)]
+        types = [element] * 4 + [onnx.TensorProto.BOOL]
+        ranks = (3, 2, 2, 1, 2)
+        inputs = [
+            helper.make_tensor_value_info(name, kind, [None] * rank)
+            for name, kind, rank in zip(names, types, ranks, strict=False)
+        ]
+        outputs = [helper.make_tensor_value_info("y", element, None)]
+        outputs.append(helper.make_tensor_value_info("squarings", onnx.TensorProto.INT64, []))
+        outputs.append(helper.make_tensor_value_info("packed", onnx.TensorProto.FLOAT, None))
+        alone = helper.make_node(node.op_type, names, ["y", "squarings"], "layer", domain=DOMAIN)
+        casts = [helper.make_node("Cast", [name], [f"{name}32"], to=onnx.TensorProto.FLOAT) for name in names[:2]]
+        rounded = helper.make_node("MatMul", [f"{name}32" for name in names[:2]], ["packed"])
+        graph = helper.make_graph([alone, *casts, rounded], "layer", inputs, outputs)
+        imports = list(model.opset_import)
+        self._session = start(
+            helper.make_model(
+                graph, functions=list(model.functions), opset_imports=imports, ir_version=model.ir_version
+            )
+        )
+        self._type = helper.tensor_dtype_to_np_dtype(element)
+
+    def core(self, x: Array, weight: Array, scale: Array, mask: Array | None) -> Core:
+        """The core of the layer on an input of the node, by head: W_O is replaced by the identity.
+
+        Queries, keys and values are in float64, since the folded node rounds none of them; and as it rounds them where
+        it does not fold.
+        """
+        heads, width = scale.size, weight.shape[1] // (3 * scale.size)
+        rows = _by_head(x.astype(np.float64) @ weight.astype(np.float64), heads)
+        q, k, v = np.split(rows, 3, -1)
+        out, squarings, packed = self._run(x, weight, np.eye(heads * width), scale, mask)
+        rounded = tuple(np.split(_by_head(packed, heads), 3, -1))
+        tokens = None if mask is None else mask[:, None]
+        return Core(q, k, v, scale, tokens, _by_head(out, heads), int(squarings), rounded)
+
+    def applied(self, core: Core, v: Array) -> Array:
+        """exp(S)·v: with [Q K V] as the tokens and the identity as the weight."""
+        packed = np.concatenate([core.q, core.k, v], -1)
+        heads, width = packed.shape[1], packed.shape[3]
+        x = packed.transpose(0, 2, 1, 3).reshape(packed.shape[0], packed.shape[2], heads * width)
+        mask = None if core.mask is None else core.mask[:, 0]
+        out, *_ = self._run(x, np.eye(heads * width), np.eye(heads * v.shape[-1]), core.scale, mask)
+        return _by_head(out, heads)
+
+    def _run(self, x: Array, weight: Array, out: Array, scale: Array, mask: Array | None) -> tuple[Array, Array, Array]:
+        floats = (np.ascontiguousarray(value, self._type) for value in (x, weight, out, scale))
+        feeds = dict(zip(NAMES, floats, strict=False))
+        if mask is not None:
+            feeds["mask"] = mask
+        y, squarings, packed = self._session.run(None, feeds)
+        return y, squarings, packed
+
+
+def _by_head(x: Array, heads: int) -> Array:
+    """(b, N, h·d) → (b, h, N, d)."""
+    return x.reshape(*x.shape[:2], heads, -1).transpose(0, 2, 1, 3)

@@ -82,7 +82,7 @@ def _sections(certificate: Certificate) -> list[tuple[str, str, Html]]:
 
 
 SHOWN_FAILURES = 12
-LONG = 600  # characters; what is longer scrolls in its own box
+LONG = 600  # characters; longer text scrolls in its own box
 
 
 def summary(certificate: Certificate) -> Html:

@@ -53,7 +53,7 @@ def passed_badge(passed: bool) -> Html:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], notes: Sequence[object] = ()) -> Html:
-    """A table without the columns that are empty in every row; the note of a row stands under it."""
+    """A table without the columns that are empty in every row; the note of a row is below it."""
     kept = [i for i in range(len(columns)) if any(row[i] not in (None, "") for row in rows)]
     head = tag("tr", *(tag("th", columns[i], scope="col") for i in kept))
     body: list[Html] = []

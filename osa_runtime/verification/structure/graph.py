@@ -58,7 +58,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Tensor:
+class StoredTensor:
     digest: bytes
     array: Callable[[], Array]
 
@@ -68,7 +68,7 @@ class Graph:
     """A graph; ``inputs`` and ``claims`` hold types and shapes by value name, ``rest`` anything else that counts."""
 
     inputs: Mapping[str, bytes]
-    tensors: Mapping[str, Tensor]
+    tensors: Mapping[str, StoredTensor]
     nodes: tuple[Node, ...]
     outputs: tuple[str, ...]
     claims: Mapping[str, bytes] = field(default_factory=dict)
@@ -92,9 +92,9 @@ class Model:
         return {name: tensor.array() for name, tensor in self.graph.tensors.items()}
 
 
-def array_tensor(array: Array) -> Tensor:
+def array_tensor(array: Array) -> StoredTensor:
     content = np.ascontiguousarray(array)
-    return Tensor(digest(str(array.dtype), list(array.shape), content.tobytes()), lambda: array)
+    return StoredTensor(digest(str(array.dtype), list(array.shape), content.tobytes()), lambda: array)
 
 
 def fact(value: Any) -> Fact:

@@ -19,7 +19,7 @@ from osa_runtime.verification.structure.graph import (
     Model,
     Node,
     Operator,
-    Tensor,
+    StoredTensor,
     array_tensor,
     digest,
     fact,
@@ -113,14 +113,14 @@ def _text(attribute: onnx.AttributeProto) -> str:
     return str(onnx.helper.get_attribute_value(attribute))[:80]
 
 
-def _tensor(tensor: onnx.TensorProto) -> Tensor:
+def _tensor(tensor: onnx.TensorProto) -> StoredTensor:
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         raise MalformedGraphError(f"the constant {tensor.name!r} is kept outside the file")
     if tensor.data_type == onnx.TensorProto.STRING:
-        return Tensor(digest(list(tensor.dims), list(tensor.string_data)), lambda: to_array(tensor))
+        return StoredTensor(digest(list(tensor.dims), list(tensor.string_data)), lambda: to_array(tensor))
     array = to_array(tensor)
     known = array_tensor(array)
-    return Tensor(digest(tensor.data_type, known.digest), lambda: array)
+    return StoredTensor(digest(tensor.data_type, known.digest), lambda: array)
 
 
 def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:

@@ -20,7 +20,7 @@ from osa_runtime.verification.structure.graph import (
     MalformedGraphError,
     Model,
     Node,
-    Tensor,
+    StoredTensor,
     content_fact,
     digest,
     fact,
@@ -86,9 +86,9 @@ def _pairs(arguments: Sequence[Any], specs: Sequence[Any]) -> list[tuple[Any, An
     return pairs
 
 
-def _weights(entries: Mapping[str, bytes]) -> tuple[dict[str, Tensor], set[str]]:
+def _weights(entries: Mapping[str, bytes]) -> tuple[dict[str, StoredTensor], set[str]]:
     """The weights by their names in the module, from the entries that hold them."""
-    found: dict[str, Tensor] = {}
+    found: dict[str, StoredTensor] = {}
     paths = set()
     for config in CONFIGS:
         content = json.loads(entries[config])
@@ -101,11 +101,13 @@ def _weights(entries: Mapping[str, bytes]) -> tuple[dict[str, Tensor], set[str]]
     return found, paths
 
 
-def _weight(content: bytes, said: Mapping[str, Any]) -> Tensor:
+def _weight(content: bytes, said: Mapping[str, Any]) -> StoredTensor:
     if not re.fullmatch(r"\w+", said["path_name"]):
         raise ValueError(f"{said['path_name']} is not the name of an entry")
     rest = {key: value for key, value in said.items() if key != "path_name"}
-    return Tensor(digest(json.dumps(rest, sort_keys=True), content), partial(_array, content, said["tensor_meta"]))
+    return StoredTensor(
+        digest(json.dumps(rest, sort_keys=True), content), partial(_array, content, said["tensor_meta"])
+    )
 
 
 def _array(content: bytes, meta: Mapping[str, Any] | None) -> Array:
@@ -119,7 +121,10 @@ def _array(content: bytes, meta: Mapping[str, Any] | None) -> Array:
 
 
 def _graph(
-    content: Mapping[str, Any], inputs: Mapping[str, bytes], tensors: Mapping[str, Tensor], names: Mapping[str, str]
+    content: Mapping[str, Any],
+    inputs: Mapping[str, bytes],
+    tensors: Mapping[str, StoredTensor],
+    names: Mapping[str, str],
 ) -> Graph:
     values = {key: value for key, value in content.items() if key.endswith("_values")}
     rest = {key: value for key, value in content.items() if key not in {*values, "inputs", "outputs", "nodes"}}

@@ -20,7 +20,7 @@ from osa_runtime.verification.structure.graph import (
     MalformedGraphError,
     Model,
     Node,
-    Tensor,
+    StoredTensor,
     content_fact,
     digest,
     fact,
@@ -85,7 +85,7 @@ class _Builder:
     def __init__(self, entries: Mapping[str, bytes], code: Mapping[str, list[str]]) -> None:
         self.entries, self.code = entries, code
         self.folder = "model/data"
-        self.tensors: dict[str, Tensor] = {}
+        self.tensors: dict[str, StoredTensor] = {}
         self.nodes: list[Node] = []
         self.classes: set[str] = set()
         self.used: set[str] = set()
@@ -120,7 +120,7 @@ class _Builder:
         self.used.add(entry)
         layout = [str(kind), count, offset, list(sizes), list(strides)]
         array = partial(_array, self.entries[entry], str(kind), offset, sizes, strides)
-        self.tensors[name] = Tensor(digest(layout, array().tobytes()), array)
+        self.tensors[name] = StoredTensor(digest(layout, array().tobytes()), array)
 
 
 def _array(content: bytes, kind: str, offset: int, sizes: tuple[int, ...], strides: tuple[int, ...]) -> Array:

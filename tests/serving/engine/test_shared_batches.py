@@ -30,7 +30,7 @@ def ask(folder: Path, requests: list[dict[str, Any]]) -> tuple[list[Any], int]:
         await engine.repository.load_all()
         calls = [engine.infer(InferenceRequest(folder.name, "", feeds)) for feeds in requests]
         answers = await asyncio.gather(*calls, return_exceptions=True)
-        runs = engine.book.page(folder.name, 1).executions
+        runs = engine.book[folder.name, 1].executions
         await engine.close()
         return list(answers), runs
 

@@ -6,10 +6,12 @@ import concurrent.futures
 import contextlib
 import gzip
 import itertools
+import re
 import shutil
 import struct
 import threading
 import time
+import urllib.request
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,7 +25,7 @@ from hyperframe import frame as frames
 from tritonclient.grpc import service_pb2 as pb
 
 from canary import Target
-from grpc_attack import BAD, HEADERS, INFER, STREAM, TOO_MUCH, channel, peer, push, raw, said, valid
+from grpc_attack import BAD, HEADERS, INFER, STREAM, TOO_MUCH, channel, peer, push, raw, said, tensor, valid
 from protobuf_fields import field
 
 SERVICE = "/inference.GRPCInferenceService"
@@ -81,9 +83,38 @@ MESSAGES: dict[str, bytes] = {
     "gzip in gzip": gzip.compress(gzip.compress(raw([1, 1, 8, 8], bytes(256)))),
     "a bomb of deflate": zlib.compress(bytes(60_000_000), 9),
     "half of gzip": gzip.compress(raw([1, 1, 8, 8], bytes(256)))[:-4],
+    "a raw tensor without an input": field(1, b"vit-onnx") + field(7, bytes(256)),
+    "an input twice": raw([1, 1, 8, 8], bytes(256)) + tensor()[10:] + field(7, bytes(256)),
+    "no values at all": tensor(),
+    "an empty typed list next to raw bytes": tensor(contents={}) + field(7, bytes(256)),
+    "an axis of no values": raw([1, 1, 8, 0], b""),
+    "infinity in a typed list": typed(fp32_contents=[float("inf")] * 64),
+    "a version of zeros": raw([1, 1, 8, 8], bytes(256)) + field(2, b"01"),
+    "a version in wide digits": raw([1, 1, 8, 8], bytes(256)) + field(2, "１".encode()),
+    "a version with a null": raw([1, 1, 8, 8], bytes(256)) + field(2, b"1\0"),
+    "an id of 1,025 snakes": raw([1, 1, 8, 8], bytes(256)) + field(3, "🐍".encode() * 1025),
+    "an output without a name": raw([1, 1, 8, 8], bytes(256)) + field(6, b""),
+    "the first bytes of gzip": b"\x1f\x8b",
+    "the first bytes of deflate": b"\x78\x9c",
     "unknown fields without end": raw([1, 1, 8, 8], bytes(256)) + field(15, b"x" * 100) * 200_000,
     "unknown messages in messages": raw([1, 1, 8, 8], bytes(256)) + b"\x0b" * 10_000 + b"\x0c" * 10_000,
 }  # fmt: skip
+
+
+def test_streams_that_are_cancelled_leave_nothing_behind(target: Target) -> None:
+    message = valid(target)
+    for _ in range(20):
+        with channel(target) as opened:
+            call = opened.stream_stream(STREAM)(iter([message] * 100))
+            call.cancel()
+    deadline = time.monotonic() + 10
+    while not re.search(r"^osa_serve_queue\{.*\} 0.0$", metrics(target), re.MULTILINE):
+        assert time.monotonic() < deadline
+
+
+def metrics(target: Target) -> str:
+    with urllib.request.urlopen(f"{target.server.url}/metrics", timeout=30) as answer:
+        return answer.read().decode()
 
 
 @pytest.mark.parametrize("case", MESSAGES)

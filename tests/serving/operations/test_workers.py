@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from osa_runtime.serving.engine.statistics import ModelStatistics, Phases, Snapshot
+from osa_runtime.serving.engine.statistics import ModelStatistics, Phases, Snapshot, together
 from serving_process import ServerProcess
 
 pytestmark = pytest.mark.slow
@@ -183,7 +183,7 @@ def test_figures_of_two_add_up() -> None:
             page.add_success(0.01, 0.001, Phases(0.1, 0.2, 0.3))
         page.add_failure(0.5, 400 + number)
     key = "m", 1
-    total = Snapshot({key: pages[0]}, connections=2).plus(Snapshot({key: pages[1]}, connections=3))
+    total = together(Snapshot({key: pages[0]}, connections=2), Snapshot({key: pages[1]}, connections=3))
     page = total.page(key)
     assert (page.rows, page.executions, page.success.count, page.fail.count) == (7, 4, 4, 2)
     assert {rows: batch.count for rows, batch in page.batches.items()} == {1: 2, 2: 1, 3: 1}

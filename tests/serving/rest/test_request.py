@@ -84,12 +84,12 @@ def test_every_type_comes_back(datatype: str, binary: bool) -> None:
 
 WRONG: dict[str, tuple[Any, str]] = {
     "no JSON": (b"{", "not valid JSON"),
-    "a list": ([], "expected an object"),
+    "a list": ([], "Expected `object`, got `array`"),
     "deep": (b'{"a":' + b"[" * 100_000, "not valid JSON"),
-    "deep parameters": ({"inputs": [], "parameters": {"a": [[[[]]]]}}, "parameters must be an object of strings"),
-    "no inputs": ({}, "inputs must be a list"),
-    "inputs no objects": ({"inputs": [1]}, "inputs must be a list of objects"),
-    "no name": ({"inputs": [{}]}, "has no name"),
+    "deep parameters": ({"inputs": [], "parameters": {"a": [[[[]]]]}}, "got `array` - at `$.parameters[...]`"),
+    "no inputs": ({}, "missing required field `inputs`"),
+    "inputs no objects": ({"inputs": [1]}, "Expected `object`, got `int` - at `$.inputs[0]`"),
+    "no name": ({"inputs": [{}]}, "missing required field `name` - at `$.inputs[0]`"),
     "no shape": (tensor(shape=None), "has the shape None"),
     "negative": (tensor(shape=[-1]), "at least 0"),
     "fractional": (tensor(shape=[2.0]), "whole numbers"),
@@ -121,8 +121,8 @@ WRONG: dict[str, tuple[Any, str]] = {
     "no data": ({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1]}]}, "neither data nor"),
     "both": (tensor(parameters={"binary_data_size": 8}), "both data and binary_data_size"),
     "twice": ({"inputs": tensor()["inputs"] * 2}, "given twice"),
-    "id": (tensor() | {"id": 7}, "expected a string"),
-    "outputs": (tensor() | {"outputs": "y"}, "outputs must be a list"),
+    "id": (tensor() | {"id": 7}, "Expected `str | null`, got `int` - at `$.id`"),
+    "outputs": (tensor() | {"outputs": "y"}, "Expected `array | null`, got `str` - at `$.outputs`"),
     "output twice": (tensor() | {"outputs": [{"name": "y"}, {"name": "y"}]}, "names an output twice"),
     "classes": (tensor() | {"outputs": [{"name": "y", "parameters": {"classification": -1}}]}, "classification"),
 }
