@@ -75,7 +75,7 @@ test-browser: $(STAMP) ## package a model that reads digits as a page, and drive
 	  --title "Digits without skip connections" --force
 	cd examples/browser && npm ci --silent && npm test
 
-test-runtimes: $(STAMP) ## run the exported models in every runtime of docs/runtimes.md, and write it (.venv-runtimes; half an hour)
+test-runtimes: $(STAMP) ## run the exported models in every runtime of docs/runtimes.md, and write it (.venv-runtimes; 10 minutes)
 	$(BIN)/python runtimes/matrix.py
 
 test-lowest test-newest: test-%: .venv-%/installed

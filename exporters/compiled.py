@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from osa_runtime.errors import ExportError, MissingDependencyError
+from osa_runtime.errors import ExportError, InputError, MissingDependencyError
 from osa_runtime.steps import quiet
 from osa_runtime.targets import Target, target_named
 
@@ -27,8 +27,8 @@ def compiler_of(name: str) -> Target | None:
     if importlib.util.find_spec(target.package) is None:
         raise MissingDependencyError(
             f"target={target.name!r} writes {target.file} with the package {target.package}, which is not installed; "
-            f"install it, or export with format='pt2' and squarings={target.options.get('squarings', 'auto')!r} and "
-            "convert the program where it is."
+            f"install it, or export with {' and '.join(f'{key}={value!r}' for key, value in target.options.items())} "
+            "and convert the program where it is."
         )
     return target
 
@@ -65,14 +65,39 @@ def _run_executorch(path: Path) -> Run:
 def _write_litert(program: torch.export.ExportedProgram, path: Path, example: Sequence[Tensor]) -> None:
     import litert_torch
 
-    litert_torch.convert(program.module(), tuple(example)).export(str(path))
+    litert_torch.convert(for_litert(program).module(), tuple(example)).export(str(path))
+
+
+def for_litert(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """The program without operators that LiteRT lacks, or that return something else there."""
+    table = torch.export.default_decompositions() | {
+        torch.ops.aten.exp2.default: lambda x: torch.pow(2.0, x),
+        torch.ops.aten.add.Tensor: _plain_sum,
+        # LiteRT's own kernels of these two return a number for NaN, and would hide that an answer has no digits
+        torch.ops.aten.leaky_relu.default: lambda x, slope=0.01: x * torch.where(x < 0, slope, 1.0),
+        torch.ops.aten.relu.default: lambda x: torch.where(x <= 0, 0.0, x),
+    }
+    return program.run_decompositions(table)
+
+
+def _plain_sum(x: Any, y: Any, *, alpha: Any = 1) -> Any:
+    return NotImplemented if alpha == 1 else x + alpha * y
 
 
 def _run_litert(path: Path) -> Run:
     import litert_torch
 
     model = litert_torch.load(str(path))
-    return lambda inputs: _arrays(model(*inputs))
+    return lambda inputs: _arrays(model(*map(narrowed, inputs)))
+
+
+def narrowed(x: Tensor) -> Tensor:
+    """Ids as int32, which LiteRT's converter makes of int64; ids beyond it are an error."""
+    if x.dtype != torch.int64:
+        return x
+    if bool((x != x.to(torch.int32)).any()):
+        raise InputError(f"LiteRT takes int32; received ids from {int(x.min())} to {int(x.max())}.")
+    return x.to(torch.int32)
 
 
 def _write_aoti(program: torch.export.ExportedProgram, path: Path, _: Sequence[Tensor]) -> None:

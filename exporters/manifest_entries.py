@@ -107,7 +107,7 @@ def traced_settings(module: nn.Module, inputs: Sequence[Tensor], settings: Expor
     """The entry of the manifest, for the formats whose graph is traced from the module itself."""
     calls = _record(module, inputs)
     _check_asked_for(calls, settings)
-    return manifest_entry(calls)
+    return manifest_entry(calls, settings.core)
 
 
 def manifest_entry(calls: Collection[ExponentialMethod], core: str = "float64") -> AttentionSettings | None:

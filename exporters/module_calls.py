@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -122,17 +123,24 @@ class ModuleCalls:
 
 
 def classes_named(module: nn.Module, names: Sequence[str]) -> tuple[type[nn.Module], ...]:
-    """The classes of the module's parts, and those above them, that are named package.module:Class."""
+    """The classes of the module's parts, and those above them, that are named package.module:Class.
+
+    A class may be named by any module that has it, as torch.nn:Linear.
+    """
     present = dict.fromkeys(kind for part in module.modules() for kind in type(part).__mro__)
+    wanted = []
     for name in names:
-        if name not in map(class_name, present):
+        package, _, attribute = name.partition(":")
+        imported = getattr(sys.modules.get(package), attribute, None) if attribute else None
+        named = [kind for kind in present if class_name(kind) == name or kind is imported]
+        if not named:
             there = ", ".join(dict.fromkeys(class_name(type(part)) for part in module.modules()))
             raise InputError(f"There is no module of the class {name} to make a function of. The model has {there}.")
-    found = tuple(kind for kind in present if class_name(kind) in names)
-    for kind in found:
+        wanted += named
+    for kind in wanted:
         if not issubclass(kind, nn.Module):
             raise InputError(f"{class_name(kind)} is not a class of modules, and cannot become a function.")
-    return found
+    return tuple(kind for kind in present if kind in wanted)
 
 
 def input_names(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:

@@ -51,11 +51,14 @@ def relative(name: str, path: str) -> str:
 
 def _name_nodes(graph: ir.Graph, path: str, keep: set[int]) -> None:
     seen: Counter[str] = Counter()
+    taken: set[str] = set()
     for node in graph:
         base = relative(f"{module_path(node)}/{node.op_type}", path)
         base = base if path else base.removeprefix("/")
         seen[base] += 1
-        node.name = base if seen[base] == 1 else f"{base}_{seen[base]}"
+        # a second call of F and a first of F_2, the class's other body, would have one name
+        node.name = _free(base if seen[base] == 1 else f"{base}_{seen[base]}", taken)
+        taken.add(node.name)
         for index, value in enumerate(node.outputs):
             if id(value) not in keep:
                 kind = "squarings" if node.domain == ATTENTION_DOMAIN else index

@@ -75,8 +75,8 @@ def export(
             as [Block] or ["package.module:Block"], whose calls become nodes of functions, too.
         form, approximant, squarings: for all attention layers; None keeps the module's own.
         target: a runtime by name (``osa_runtime.targets``), which chooses format, functions, squarings and core.
-        core: "float32" leaves no float64 in an ONNX graph with fixed squarings; its answers have two bits less, and
-            are NaN where float32 cannot hold the digits.
+        core: "float32" leaves no float64 in an ONNX or pt2 graph with fixed squarings; its answers have two bits
+            less, and are NaN where float32 cannot hold the digits.
         progress: called as (step, None) when a step starts and (step, seconds) when it is done.
 
     The artifact is written next to ``out`` and renamed when it has passed: it must agree with eager on the example

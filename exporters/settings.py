@@ -19,7 +19,7 @@ DEFAULT_OPSET = 18
 class ExportSettings:
     """``form``, ``approximant`` and ``squarings`` change an ``ExponentialMethod``; None keeps the model's own.
 
-    ``core`` float32 leaves no float64 in an ONNX graph, for runtimes that have none. ``function_classes`` are those of
+    ``core`` float32 leaves no float64 in the graph, for runtimes that have none. ``function_classes`` are those of
     modules that become functions, as package.module:Class; they have no effect where ``functions`` are inlined.
     """
 
@@ -65,10 +65,11 @@ class ExportSettings:
             f"functions={self.functions!r}": self.functions != "keep",
             f"A function of {', '.join(self.function_classes)}": bool(self.function_classes),
             "external_data=True": self.external_data,
-            f"core={self.core!r}": self.core != "float64",
         }
         for argument in (argument for argument, present in given.items() if present and self.format != "onnx"):
             raise InputError(f"{argument} is for format='onnx' only, not for {self.format}; leave it out.")
+        if self.core != "float64" and self.format == "torchscript":
+            raise InputError(f"core={self.core!r} is for format='onnx' and 'pt2', not for torchscript; leave it out.")
 
 
 def settings_for(target: str | None, **options: Any) -> ExportSettings:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import zipfile
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from itertools import chain, count
 from pathlib import Path
 
@@ -25,6 +26,8 @@ from osa_runtime.exporters.manifest_entries import traced_settings
 from osa_runtime.exporters.settings import ExportSettings
 from osa_runtime.formats import FORMATS
 from osa_runtime.manifest import AttentionCall, AttentionSettings
+from osa_runtime.ops.float32_alone import float32_attention
+from osa_runtime.ops.interception import intercept
 from osa_runtime.steps import Progress, quiet
 
 
@@ -181,7 +184,8 @@ def export_pt2(
 ) -> tuple[AttentionSettings | None, tuple[AttentionCall, ...]]:
     """Write ``model.pt2`` into the folder; returns the OSA settings that the manifest records."""
     osa = traced_settings(module, examples.tensors, settings)
-    save_pt2(module, examples, folder / FORMATS["pt2"].file, progress)
+    with intercept(float32_attention) if settings.core == "float32" else nullcontext():
+        save_pt2(module, examples, folder / FORMATS["pt2"].file, progress)
     return osa, ()
 
 

@@ -1,4 +1,4 @@
-// Run a plan in ONNX Runtime Web, in a headless Chromium: node in_browser.mjs wasm|webgpu PLAN
+// Run a plan in ONNX Runtime Web, in a headless Chromium: CHROMIUM=… node in_browser.mjs wasm|webgpu PLAN
 // The page asks this process for its files; WebGPU is SwiftShader's, so that no graphics card is needed.
 import { createServer } from "node:http";
 import { createRequire } from "node:module";
@@ -32,7 +32,7 @@ const server = createServer((request, response) => {
 await new Promise((ready) => server.listen(0, "127.0.0.1", ready));
 
 const browser = await chromium.launchPersistentContext(mkdtempSync(join(tmpdir(), "runtimes-")), {
-  executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
+  executablePath: process.env.CHROMIUM,
   args: ["--no-sandbox", "--disable-quic", "--disable-background-networking", "--disable-component-update", "--disable-sync",
     "--enable-unsafe-webgpu", "--enable-features=Vulkan", "--use-webgpu-adapter=swiftshader"],
 });

@@ -159,7 +159,7 @@ def _ask(command: list[str]) -> list[list[str]]:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=TIME_LIMIT, env=environment, cwd=HOME, check=False
         )
-        lines = [line for line in done.stderr.splitlines() if "rror" in line]
+        lines = [line for line in done.stderr.splitlines() if "rror:" in line]
         output, ended = done.stdout, lines[:1] if done.returncode else []
     except subprocess.TimeoutExpired as error:
         output, ended = (error.stdout or b"").decode(), [f"no answer within {TIME_LIMIT} s"]
@@ -208,6 +208,8 @@ def prepared(row: Row) -> Iterator[str]:
     """The command of a row, when its environment is there."""
     if row.needs == ("npm",):
         _install_node()
+        if "in_browser" in row.command[1]:
+            _find_chromium()
         interpreter = sys.executable
     else:
         interpreter = _environment(row.needs) if row.needs else sys.executable
@@ -247,12 +249,18 @@ def _install_node() -> None:
         _call(["npm", "install", "--silent", "--prefix", str(NODE.parent), *packages], ONNXRUNTIME_NODE_INSTALL="skip")
 
 
+def _find_chromium() -> None:
+    path = os.environ.setdefault("CHROMIUM", "/usr/bin/chromium")
+    if not os.access(path, os.X_OK):
+        raise NotHere(f"no Chromium at {path}: install it, or set CHROMIUM")
+
+
 def _call(command: list[str], **environment: str) -> None:
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=TIME_LIMIT, env=os.environ | environment, check=False
     )
     if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if "rror" in line] or done.stderr.splitlines()
+        lines = [line for line in done.stderr.splitlines() if "rror:" in line] or done.stderr.splitlines()
         raise NotHere(f"`{Path(command[0]).name} {' '.join(command[1:])[:80]}` failed: {' '.join(lines[:1])[:200]}")
 
 

@@ -33,7 +33,7 @@ def test_every_target_asks_for_a_valid_export(name: str) -> None:
     assert settings.format == target.format
     assert isinstance(settings.squarings, int) or target.control_flow
     assert settings.functions == "keep" if target.functions else settings.functions == "inline"
-    assert target.float64 or settings.core == "float32" or target.format == "pt2"  # which has no such core
+    assert target.float64 or settings.core == "float32"
     assert settings.opset <= target.newest_opset
     assert (target.package is None) == (target.file is None) == (name not in COMPILERS)
 

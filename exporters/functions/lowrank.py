@@ -18,6 +18,7 @@ from osa_runtime.ops.coefficients import (
     MOST_DENSE_ENTRIES,
     MOST_DENSE_TOKENS,
     NEAR_REACH,
+    TINY_SQUARE,
 )
 from osa_runtime.ops.scaling import reach
 
@@ -100,14 +101,19 @@ def Float64Change(q, k, v, c):
     sign = op.Where(c64 < op.CastLike(0.0, c64), op.CastLike(1.0, c64), op.CastLike(-1.0, c64))
     q_columns = op.Transpose(q64, perm=[0, 1, 3, 2]) * factor
     k_columns = op.Transpose(k64, perm=[0, 1, 3, 2]) * factor
-    m, w, t = osa.GramCore(q_columns, k_columns, q64, k64, op.Cast(v, to=onnx.TensorProto.DOUBLE), sign)
+    v64 = op.Cast(v, to=onnx.TensorProto.DOUBLE)
+    # a runtime may take float32 for float64, where products with tiny values have no digits: V gets the size 1
+    matrix = op.Constant(value_ints=[-2, -1])
+    size = op.Max(op.ReduceMax(op.Abs(v64), matrix), op.CastLike(TINY_SQUARE, v64))
+    m, w, t = osa.GramCore(q_columns, k_columns, q64, k64, v64 / size, sign)
     m2 = op.MatMul(m, m)
     # a W that is not finite makes its entry NaN: in float32 it may be out of range where V is not
-    norm = osa.CoreNorm(m2) + op.ReduceSum(w * w, op.Constant(value_ints=[-2, -1])) * 0.0
+    norm = osa.CoreNorm(m2) + op.ReduceSum(w * w, matrix) * 0.0
     lost = op.Or(osa.IsLostInGram(m, norm), osa.IsLostInTerms(q64, unsheared, c64))
     for_q, for_k, squarings = osa.GramSolution(m, m2, norm, w, t, sign)
     kept = op.Where(lost, op.CastLike(op.Constant(value_float=float("nan")), for_q), for_q)
-    return op.Cast(op.MatMul(q64, kept) + op.MatMul(k64, for_k), to=onnx.TensorProto.FLOAT), squarings, lost
+    change = (op.MatMul(q64, kept) + op.MatMul(k64, for_k)) * size
+    return op.Cast(change, to=onnx.TensorProto.FLOAT), squarings, lost
 
 
 def lowrank_functions(choice: FunctionChoice) -> list[onnx.FunctionProto]:

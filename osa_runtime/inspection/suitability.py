@@ -56,7 +56,7 @@ def graph_of_manifest(manifest: Manifest) -> GraphNeeds:
     return GraphNeeds(
         manifest.format,
         control_flow=("while_loop",) if loops else (),
-        float64=("orthogonal attention",) if manifest.osa is not None else (),
+        float64=("orthogonal attention",) if manifest.osa is not None and manifest.osa.core != "float32" else (),
         dynamic_axes=dynamic_axes(manifest.inputs),
     )
 

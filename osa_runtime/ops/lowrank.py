@@ -61,7 +61,7 @@ def lowrank_change(
         solution = _solution(products, c, approximant, squarings)
     if solution is None:
         return precise_change(q, k, v, c, approximant, squarings, False, or_dense)
-    return _applied(q, k, solution[0], solution[1])
+    return applied(q, k, solution[0], solution[1])
 
 
 def _judged_core(
@@ -206,10 +206,10 @@ def precise_change(
 
 
 def _float64_change(q: Tensor, k: Tensor, for_q: Tensor, for_k: Tensor, lost: Tensor) -> Tensor:
-    return _applied(q, k, for_q.masked_fill(lost[..., None, None], float("nan")), for_k)
+    return applied(q, k, for_q.masked_fill(lost[..., None, None], float("nan")), for_k)
 
 
-def _applied(q: Tensor, k: Tensor, for_q: Tensor, for_k: Tensor) -> Tensor:
+def applied(q: Tensor, k: Tensor, for_q: Tensor, for_k: Tensor) -> Tensor:
     return torch.baddbmm(q @ for_q, k, for_k)
 
 
@@ -238,7 +238,7 @@ def _change_in_graph(
         m, m2, norm, w, t = core
         if approximant == "pade":
             q, k = f.chunk(2, -1)
-            return _applied(q, k, *gram_solution(m, m2, norm, w, t, c, approximant, squarings, False))
+            return applied(q, k, *gram_solution(m, m2, norm, w, t, c, approximant, squarings, False))
         return branch(level > 0, _stepped_branch, _near_branch, (f, m, m2, norm, w, t, c))
 
     def double(level: Tensor, f: Tensor, v: Tensor, c: Tensor, *core: Tensor) -> Tensor:  # noqa: ARG001
@@ -250,12 +250,12 @@ def _change_in_graph(
 
 def _stepped_branch(f: Tensor, m: Tensor, m2: Tensor, norm: Tensor, w: Tensor, t: Tensor, c: Tensor) -> Tensor:
     q, k = f.chunk(2, -1)
-    return _applied(q, k, *stepped_solution(m, m2, norm, w, t, c))
+    return applied(q, k, *stepped_solution(m, m2, norm, w, t, c))
 
 
 def _near_branch(f: Tensor, m: Tensor, m2: Tensor, norm: Tensor, w: Tensor, t: Tensor, c: Tensor) -> Tensor:  # noqa: ARG001
     q, k = f.chunk(2, -1)
-    return _applied(q, k, *near_solution(m, m2, w, t, c))
+    return applied(q, k, *near_solution(m, m2, w, t, c))
 
 
 @torch.jit.unused

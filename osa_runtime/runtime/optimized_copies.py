@@ -69,14 +69,14 @@ def _copies(ort: Any, source: Source, outputs: Sequence[str]) -> Copies | None:
     folder = cache_folder()
     if folder is None:
         return None
-    paths = [source.path, *(source.path.parent / name for name in sorted(external_files(source.path)))]
-    size = sum(path.stat().st_size for path in paths)
+    files = {name: source.path.parent / name for name in (source.path.name, *sorted(external_files(source.path)))}
+    size = sum(path.stat().st_size for path in files.values())
     if size > LARGEST_MODEL or not _is_private(folder) or shutil.disk_usage(folder).free < 4 * size:
         return None
     known = source.artifact.manifest.files if source.artifact is not None and source.hashed else {}
     facts = {
         "layout": LAYOUT,
-        "files": [known[path.name].sha256 if path.name in known else sha256(path) for path in paths],
+        "files": [known[name].sha256 if name in known else sha256(path) for name, path in files.items()],
         "outputs": list(outputs),
         "onnxruntime": [ort.__version__, ort.get_build_info()],
         "processor": processor(),

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from osa_runtime.errors import ExportError, InputError
 from osa_runtime.exporters import export
+from osa_runtime.exporters.module_calls import classes_named
 from osa_runtime.onnx_functions import expanded
 
 pytestmark = pytest.mark.slow
@@ -145,6 +146,33 @@ def test_equal_bodies_share_a_function_and_others_do_not(tmp_path: Path) -> None
     assert_same_when_expanded(kept)
 
 
+class Turning(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, *, turned: bool = False) -> Tensor:
+        return self.linear(x).flip(1) if turned else self.linear(x)
+
+
+class Caller(nn.Module):
+    """One module, called twice in one way and once in another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = Turning()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.part(self.part(self.part(x)), turned=True)
+
+
+def test_calls_of_one_module_in_several_ways_have_names_of_their_own(tmp_path: Path) -> None:
+    kept = exported(Caller(), tmp_path / "kept", [Turning])
+    assert calls(kept) == {"Turning": 2, "Turning_2": 1}
+    assert len({node.name for node in kept.graph.node}) == len(kept.graph.node)
+    assert_same_when_expanded(kept)
+
+
 class Awkward(nn.Module):
     """A value that the parent reads without being given it, a branch, a buffer, and a size of another name."""
 
@@ -230,6 +258,15 @@ class Reading(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.part(x).x
+
+
+def test_a_class_may_be_named_by_any_module_that_has_it() -> None:
+    module = nn.Sequential(nn.Linear(2, 2))
+    for name in ("torch.nn:Linear", "torch.nn.modules.linear:Linear", "torch.nn.modules:Linear"):
+        assert classes_named(module, [name]) == (nn.Linear,)
+    for name in ("torch.nn:Conv2d", "torch.nn", "torch.nn:", ":Linear", "nowhere:Linear", "torch.nn:init"):
+        with pytest.raises(InputError, match=f"no module of the class {name} "):
+            classes_named(module, [name])
 
 
 @pytest.mark.parametrize(

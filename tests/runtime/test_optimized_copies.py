@@ -6,9 +6,11 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 
@@ -230,3 +232,27 @@ def test_the_oldest_copies_make_room(exported: Exported, cache: Path, monkeypatc
     monkeypatch.setattr(optimized_copies, "MOST_BYTES", 1)
     with load(exported("vit", "onnx"), count_squarings=True):
         assert not copies(cache)
+
+
+def test_weights_in_a_folder_count_by_their_own_hash(cache: Path, tmp_path: Path) -> None:
+    """Their file may be called like the model's own."""
+    model = onnx.helper.make_model(
+        onnx.parser.parse_graph("g (float[3] x) => (float[3] y) { y = Add(x, w) }"),
+        opset_imports=[onnx.helper.make_opsetid("", 18)],
+    )
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(3, np.float32), "w"))
+    (tmp_path / "sub").mkdir()
+    onnx.save_model(
+        model, tmp_path / "model.onnx", save_as_external_data=True, location="sub/model.onnx", size_threshold=0
+    )
+
+    def key(weights: str) -> str:
+        hashes = {"model.onnx": SimpleNamespace(sha256="m"), "sub/model.onnx": SimpleNamespace(sha256=weights)}
+        artifact = SimpleNamespace(manifest=SimpleNamespace(files=hashes))
+        source = SimpleNamespace(path=tmp_path / "model.onnx", artifact=artifact, hashed=True)
+        found = optimized_copies._copies(onnxruntime, source, ())  # type: ignore[arg-type]
+        assert found is not None
+        return found.key
+
+    assert key("1") != key("2")
+    assert key("1") == key("1")
