@@ -38,8 +38,8 @@ W_O·W is a constant, which runtimes compute once."""
 @script(osa, default_opset=op)
 def FoldingPays(x, weight, out, scale):
     """True if T and X·T take fewer multiply-adds than queries, keys, values and their way through the core."""
-    tokens, dim = op.Split(op.Cast(op.Shape(x, start=1), to=FLOAT), num_outputs=2)
-    columns = op.Cast(op.Shape(weight, start=1), to=FLOAT)
+    tokens = op.Cast(op.Shape(x, start=1, end=2), to=FLOAT)
+    dim, columns = op.Split(op.Cast(op.Shape(weight), to=FLOAT), num_outputs=2)
     width = columns / op.Cast(op.Shape(scale), to=FLOAT) / 3.0
     cost = dim * (2.0 * dim + op.Cast(op.Shape(out, start=1), to=FLOAT) + 8.0 * width) * FOLDED_MARGIN
     return op.Squeeze(tokens * (2.0 * dim + 7.0 * width) >= cost)
@@ -47,9 +47,19 @@ def FoldingPays(x, weight, out, scale):
 
 @script(osa, default_opset=op)
 def PackedByHead(weight, scale):
-    """The columns [W_Q W_K W_V] of each head, (heads, D, 3d)."""
+    """The columns [t·W_Q, W_K/t, W_V] of each head, (h, D, 3d); t is a power of two that makes the first two of a size.
+
+    All of it is constant.
+    """
     shape = op.Concat(op.Constant(value_ints=[0]), op.Shape(scale), op.Constant(value_ints=[-1]), axis=0)
-    return op.Transpose(op.Reshape(weight, shape), perm=[1, 0, 2])
+    packed = op.Transpose(op.Reshape(weight, shape), perm=[1, 0, 2])
+    queries, keys, values = op.Split(packed, axis=-1, num_outputs=3)
+    q_size = op.ReduceSumSquare(queries, op.Constant(value_ints=[-2, -1]))
+    k_size = op.ReduceSumSquare(keys, op.Constant(value_ints=[-2, -1]))
+    usable = op.And(q_size > 0.0, k_size > 0.0)
+    ratio = op.Where(usable, op.Log(k_size) - op.Log(q_size), op.Constant(value_float=0.0))
+    t = op.Pow(op.Constant(value_float=2.0), op.Round(ratio / FOUR_LN2))
+    return op.Concat(queries * t, keys / t, values, axis=-1)
 
 
 @script(osa, default_opset=op)
@@ -95,99 +105,79 @@ def CentredOfReal(x, mask):
 
 
 @script(osa, default_opset=op)
-def Diagonal(x):
-    """The diagonal of square matrices (b, h, n, n) as rows (b, h, 1, n)."""
-    row = op.Reshape(x, op.Constant(value_ints=[0, 0, 1, -1]))
-    end = op.Constant(value_ints=[9223372036854775807])
-    return op.Slice(row, op.Constant(value_ints=[0]), end, op.Constant(value_ints=[-1]), op.Shape(x, start=-1) + 1)
+def Turned(rows):
+    """Rows times J/c: [a b] becomes [−b a]."""
+    upper, lower = op.Split(rows, axis=-1, num_outputs=2)
+    return op.Concat(op.Neg(lower), upper, axis=-1)
 
 
 @script(osa, default_opset=op)
-def BalanceOfHeads(g, f, s, count):
-    """The factors [t … 1/t] (b, h, m, 1) that balance Q and K, and t (b, h, 1, 1), a power of two."""
-    q_squares, k_squares = op.Split(osa.Diagonal(g) + (count * f + 2.0 * s) * f, axis=-1, num_outputs=2)
-    q_size = op.ReduceMean(q_squares, op.Constant(value_ints=[-1]))
-    k_size = op.ReduceMean(k_squares, op.Constant(value_ints=[-1]))
-    usable = op.And(q_size > 0.0, k_size > 0.0)
-    ratio = op.Where(usable, op.Log(k_size) - op.Log(q_size), op.Constant(value_float=0.0))
-    t = op.Pow(op.Constant(value_float=2.0), op.Round(ratio / FOUR_LN2))
-    half = op.Concat(op.Shape(q_squares, start=-1), op.Constant(value_ints=[1]), axis=0)
-    ones = op.Expand(op.Constant(value_float=1.0), half)
-    return op.Concat(t * ones, ones / t, axis=-2), t
-
-
-@script(osa, default_opset=op)
-def MeanScaling(g, f, count):
-    """Z = [f̂, Jf̂] (b, h, m, 2), Λ = [1/τ − 1, τ − 1] (b, h, 1, 2) and τ (b, h, 1, 1)."""
+def MeanScaling(m, f, count, c):
+    """Zᵀ = [f̂; Jf̂] (b, h, 2, m), Λ = [1/τ − 1, τ − 1] (b, h, 1, 2), τ (b, h, 1, 1), c·GZ and its products with Zᵀ."""
     tiny = op.Constant(value_float=TINY_SQUARE)
-    square = op.ReduceSum(f * f, op.Constant(value_ints=[-1]))
+    square = op.ReduceSumSquare(f, op.Constant(value_ints=[-1]))
     along = f / op.Max(op.Sqrt(square), tiny)
-    upper, lower = op.Split(along, axis=-1, num_outputs=2)
-    across = op.Concat(lower, op.Neg(upper), axis=-1)
-    spread = op.ReduceSum(op.MatMul(across, g) * across, op.Constant(value_ints=[-1]))
-    ratio = (op.Log(op.Max(count * square, tiny)) - op.Log(op.Max(spread, tiny))) / (4.0 * LN2)
+    turned = osa.Turned(along)
+    z_rows = op.Concat(along, op.Neg(turned), axis=-2)
+    gz = op.MatMul(m, op.Transpose(op.Concat(turned, along, axis=-2), perm=[0, 1, 3, 2]))
+    inner = op.MatMul(z_rows, gz)
+    last, end, matrix = op.Constant(value_ints=[1, 1]), op.Constant(value_ints=[2, 2]), op.Constant(value_ints=[-2, -1])
+    spread = op.Slice(inner, last, end, matrix)
+    ratio = (op.Log(op.Max(count * square * op.Abs(c), tiny)) - op.Log(op.Max(op.Abs(spread), tiny))) / (4.0 * LN2)
     tau = op.Pow(op.Constant(value_float=2.0), op.Clip(ratio, 0.0, LARGEST_MEAN_SCALING))
-    z = op.Transpose(op.Concat(along, across, axis=-2), perm=[0, 1, 3, 2])
-    return z, op.Concat(1.0 / tau - 1.0, tau - 1.0, axis=-1), tau
+    return z_rows, op.Concat(1.0 / tau - 1.0, tau - 1.0, axis=-1), tau, gz, inner
 
 
 @script(osa, default_opset=op)
 def FoldedCore(gram, mean, rest, count, packed, scale):
-    """M = GJ and W of the scaled F̃ = [tQ, K/t]·R, its mean f, what leads back from F̃ to F, and β (b, h, 1, 1)."""
+    """M = GJ and W of the scaled F̃ = F·R, its mean f, what leads back from F̃ to F, and β (b, h, 1, 1)."""
     columns = op.Shape(packed, start=-1)
-    flat = op.Constant(value_ints=[0, -1])
-    m = columns / 3 * 2
-    queries_keys, _values = op.Split(packed, op.Concat(m, columns - m, axis=0), axis=-1)
+    m_d = op.Concat(columns / 3 * 2, columns / 3, axis=0)
+    queries_keys, values = op.Split(packed, m_d, axis=-1)
+    c = op.Unsqueeze(scale, op.Constant(value_ints=[-2, -1]))
     rows = op.Transpose(queries_keys, perm=[0, 2, 1])
     # one product for all heads, whose rows are turned while they are constants; C is symmetric
     by_rows = op.MatMul(
         op.Reshape(rows, op.Concat(op.Constant(value_ints=[-1]), op.Shape(gram, start=-1), axis=0)), gram
     )
     mapped = op.Reshape(by_rows, op.Concat(op.Constant(value_ints=[0]), op.Shape(rows), axis=0))
-    g_plain, w_plain = op.Split(op.MatMul(mapped, packed), op.Concat(m, columns - m, axis=0), axis=-1)
-    sums = op.MatMul(op.Concat(mean, rest, axis=1), op.Reshape(op.Transpose(packed, perm=[1, 0, 2]), flat))
+    m_plain = op.MatMul(mapped, c * osa.Turned(queries_keys))
+    w = op.MatMul(mapped, values)
+    flat = op.Reshape(op.Transpose(packed, perm=[1, 0, 2]), op.Constant(value_ints=[0, -1]))
+    sums = op.MatMul(op.Concat(mean, rest, axis=1), flat)
     by_head = op.Concat(op.Constant(value_ints=[0, 0]), op.Shape(scale), op.Constant(value_ints=[-1]), axis=0)
     f_row, s_row = op.Split(op.Transpose(op.Reshape(sums, by_head), perm=[0, 2, 1, 3]), axis=-2, num_outputs=2)
-    f_plain, f_values = op.Split(f_row, op.Concat(m, columns - m, axis=0), axis=-1)
-    s_plain, s_values = op.Split(s_row, op.Concat(m, columns - m, axis=0), axis=-1)
+    f_plain, f_values = op.Split(f_row, m_d, axis=-1)
+    s_plain, s_values = op.Split(s_row, m_d, axis=-1)
     number = op.Reshape(count, op.Constant(value_ints=[-1, 1, 1, 1]))
-    balance, t = osa.BalanceOfHeads(g_plain, f_plain, s_plain, number)
-    across = op.Transpose(balance, perm=[0, 1, 3, 2])
-    g = g_plain * balance * across
-    w = w_plain * balance
-    z, stretch, tau = osa.MeanScaling(g, f_plain * across, number)
-    z_rows = op.Transpose(z, perm=[0, 1, 3, 2])
-    f = f_plain * across / tau
-    s_balanced = s_plain * across
-    s = s_balanced + op.MatMul(op.MatMul(s_balanced, z) * stretch, z_rows)
-    gz = op.MatMul(g, z)
-    low = gz * stretch + 0.5 * op.MatMul(z * stretch, op.MatMul(z_rows, gz) * stretch)
+    z_rows, stretch, tau, gz, inner = osa.MeanScaling(m_plain, f_plain, number, c)
+    z = op.Transpose(z_rows, perm=[0, 1, 3, 2])
+    z_stretched = z * stretch
+    f = f_plain / tau
+    s = s_plain + op.MatMul(op.MatMul(s_plain, z) * stretch, z_rows)
+    low = gz * stretch + 0.5 * op.MatMul(z_stretched, inner * stretch)
+    left = op.Concat(z_rows, f, axis=-2)
+    right = op.Concat(op.Transpose(low, perm=[0, 1, 3, 2]), c * (s + 0.5 * number * f), axis=-2)
+    both = op.Transpose(op.Concat(left, right, axis=-2), perm=[0, 1, 3, 2])
+    m = m_plain + op.MatMul(both, osa.Turned(op.Concat(right, left, axis=-2)))
+    added = op.Concat(op.MatMul(z_rows, w), s_values + number * f_values, f_values, axis=-2)
     f_column = op.Transpose(f, perm=[0, 1, 3, 2])
     s_column = op.Transpose(s, perm=[0, 1, 3, 2])
-    left = op.Concat(z, f_column, axis=-1)
-    right = op.Concat(low, s_column + 0.5 * number * f_column, axis=-1)
-    turned = op.Transpose(op.Concat(right, left, axis=-1), perm=[0, 1, 3, 2])
-    g_scaled = g + op.MatMul(op.Concat(left, right, axis=-1), turned)
-    added = op.Concat(op.MatMul(z_rows, w), s_values + number * f_values, f_values, axis=-2)
-    w_scaled = w + op.MatMul(op.Concat(z * stretch, f_column, s_column, axis=-1), added)
-    c = op.Unsqueeze(scale, op.Constant(value_ints=[-2, -1]))
-    g_q, g_k = op.Split(g_scaled, axis=-1, num_outputs=2)
+    w_scaled = w + op.MatMul(op.Concat(z_stretched, f_column, s_column, axis=-1), added)
     q_weights, k_weights = op.Split(op.Unsqueeze(queries_keys, op.Constant(value_ints=[0])), axis=-1, num_outputs=2)
-    q_length = osa.SpectralEstimate(q_weights) * t
-    k_length = osa.SpectralEstimate(k_weights) / t
-    length = op.Max(q_length, k_length)
+    length = op.Max(osa.SpectralEstimate(q_weights), osa.SpectralEstimate(k_weights))
     estimate = osa.SpectralEstimate(op.Unsqueeze(gram, op.Constant(value_ints=[1])))
     size = op.Max(estimate, op.Constant(value_float=LEAST_SQUARE))
-    squares = op.Unsqueeze(op.ReduceSum(mean * mean, op.Constant(value_ints=[-1])), op.Constant(value_ints=[1]))
+    squares = op.Unsqueeze(op.ReduceSumSquare(mean, op.Constant(value_ints=[-1])), op.Constant(value_ints=[1]))
     beta = length * length * op.Abs(c) * (size * tau * tau + op.Sqrt(number * size * squares))
-    return op.Concat(op.Neg(c) * g_k, c * g_q, axis=-1), w_scaled, f, z, z * stretch, balance, beta
+    return m, w_scaled, f, z, z_stretched, beta
 
 
 @script(osa, default_opset=op)
 def IsInFoldedDoubt(m, w, norm, beta):
     """1 where float32 loses digits or range, else 0; written so that NaN is in doubt. (b, h, 1, 1)"""
     size = osa.SpectralEstimate(m)
-    w_size = op.ReduceSum(w * w, op.Constant(value_ints=[-2, -1]))
+    w_size = op.ReduceSumSquare(w, op.Constant(value_ints=[-2, -1]))
     amplified = op.Max(size * size * size, beta * op.Max(size * size, op.Constant(value_float=SMALL_CORE)))
     sound = amplified / op.Max(norm, op.Constant(value_float=1.0)) + w_size * 0.0 <= FLOAT32_AMPLIFICATION
     tiny = op.And(w_size < TINY_SQUARE, size > 0.0)
@@ -201,14 +191,14 @@ def Merged(x):
 
 
 @script(osa, default_opset=op)
-def FoldedMap(y, f, z, z_stretched, balance, mean, packed, out):
+def FoldedMap(y, f, z, z_stretched, mean, packed, out):
     """T (b, D, D), and the row (b, 1, D) that the mean token becomes, from Y = J·φ₁(M)·W of each head."""
     columns = op.Shape(packed, start=-1)
     m = columns / 3 * 2
     queries_keys, values = op.Split(packed, op.Concat(m, columns - m, axis=0), axis=-1)
     row = op.MatMul(op.Unsqueeze(mean, op.Constant(value_ints=[1])), values) + op.MatMul(f, y)
     z_rows = op.Transpose(z, perm=[0, 1, 3, 2])
-    unscaled = balance * (y + op.MatMul(z_stretched, op.MatMul(z_rows, y)))
+    unscaled = y + op.MatMul(z_stretched, op.MatMul(z_rows, y))
     folded = values + op.MatMul(queries_keys, unscaled)
     return op.MatMul(osa.Merged(folded), out), op.MatMul(osa.Merged(row), out)
 
@@ -230,7 +220,7 @@ def ShiftedSelfAttention(x, weight, out, shift, scale):
     if osa.FoldingPays(x, weight, out, scale):
         x0, mean, rest, count = osa.Centred(x)
         gram = op.MatMul(op.Transpose(x0, perm=[0, 2, 1]), x0)
-        m, w, f, z, z_stretched, balance, beta = osa.FoldedCore(gram, mean, rest, count, packed, scale)
+        m, w, f, z, z_stretched, beta = osa.FoldedCore(gram, mean, rest, count, packed, scale)
         m2 = op.MatMul(m, m)
         norm = osa.CoreNorm(m2)
         near = op.Where(norm <= NEAR_REACH, op.Constant(value_float=0.0), op.Constant(value_float=1.0))
@@ -238,7 +228,7 @@ def ShiftedSelfAttention(x, weight, out, shift, scale):
         method = op.ReduceMax(op.Max(far, 2.0 * osa.IsInFoldedDoubt(m, w, norm, beta)), keepdims=0)
     else:
         x0, mean, m, w, f, z = nothing, nothing, nothing, nothing, nothing, nothing
-        z_stretched, balance, m2, norm = nothing, nothing, nothing, nothing
+        z_stretched, m2, norm = nothing, nothing, nothing
         method = op.Constant(value_float=2.0)
     if method > 1.5:
         q, k, v = osa.QueriesKeysValues(x, weight, scale)
@@ -246,7 +236,7 @@ def ShiftedSelfAttention(x, weight, out, shift, scale):
         result = op.MatMul(osa.Merged(mixed), out) + shift
     else:
         y = osa.FoldedSolution(method, m, m2, norm, w, op.Unsqueeze(scale, op.Constant(value_ints=[-2, -1])))
-        folded, row = osa.FoldedMap(y, f, z, z_stretched, balance, mean, packed, out)
+        folded, row = osa.FoldedMap(y, f, z, z_stretched, mean, packed, out)
         result = op.MatMul(x0, folded) + (row + shift)
         squarings = op.Constant(value_int=0)
     return result, squarings
@@ -296,7 +286,7 @@ def Masked(x, weight, out, scale, mask):
     if osa.FoldingPays(x, weight, out, scale):
         x0, mean, rest, count = osa.Centred(x, mask)
         gram = op.MatMul(op.Transpose(x0, perm=[0, 2, 1]), x0)
-        m, w, f, z, z_stretched, balance, beta = osa.FoldedCore(gram, mean, rest, count, packed, scale)
+        m, w, f, z, z_stretched, beta = osa.FoldedCore(gram, mean, rest, count, packed, scale)
         m2 = op.MatMul(m, m)
         norm = osa.CoreNorm(m2)
         near = op.Where(norm <= NEAR_REACH, op.Constant(value_float=0.0), op.Constant(value_float=1.0))
@@ -304,7 +294,7 @@ def Masked(x, weight, out, scale, mask):
         method = op.ReduceMax(op.Max(far, 2.0 * osa.IsInFoldedDoubt(m, w, norm, beta)), keepdims=0)
     else:
         x0, mean, m, w, f, z = nothing, nothing, nothing, nothing, nothing, nothing
-        z_stretched, balance, m2, norm = nothing, nothing, nothing, nothing
+        z_stretched, m2, norm = nothing, nothing, nothing
         method = op.Constant(value_float=2.0)
     if method > 1.5:
         q, k, v = osa.QueriesKeysValues(x, weight, scale)
@@ -312,7 +302,7 @@ def Masked(x, weight, out, scale, mask):
         result = op.MatMul(osa.Merged(mixed), out)
     else:
         y = osa.FoldedSolution(method, m, m2, norm, w, op.Unsqueeze(scale, op.Constant(value_ints=[-2, -1])))
-        folded, row = osa.FoldedMap(y, f, z, z_stretched, balance, mean, packed, out)
+        folded, row = osa.FoldedMap(y, f, z, z_stretched, mean, packed, out)
         result = osa.WithPadding(op.MatMul(x0, folded) + row, x, mask, weight, out, scale)
         squarings = op.Constant(value_int=0)
     return result, squarings
@@ -338,8 +328,7 @@ def folded_functions(choice: FunctionChoice) -> list[onnx.FunctionProto]:
         PackedByHead,
         OnGrid,
         CentredOfReal if choice.masked else Centred,
-        Diagonal,
-        BalanceOfHeads,
+        Turned,
         MeanScaling,
         FoldedCore,
         IsInFoldedDoubt,

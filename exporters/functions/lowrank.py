@@ -51,13 +51,13 @@ def CoreNorm(m2):
     square, and no value is farther from the mean than √(d − 1) standard deviations. With the blocks [[A, B], [C, D]],
     where D is Aᵀ and B and C are skew, tr M⁴ = 2·Σ(A∘D − B∘C).
     """
-    size = op.Shape(m2, start=-1)
-    pairs = op.CastLike(size, m2) * 0.5
-    zero = op.CastLike(0.0, m2)
-    mean = op.Max(op.Neg(osa.MeanOfDiagonal(m2, size)), zero)
     upper, lower = op.Split(m2, axis=-2, num_outputs=2)
     a, b = op.Split(upper, axis=-1, num_outputs=2)
     below_a, below_b = op.Split(lower, axis=-1, num_outputs=2)
+    size = op.Shape(a, start=-1)
+    pairs = op.CastLike(size, m2)
+    zero = op.CastLike(0.0, m2)
+    mean = op.Max(op.Neg(osa.MeanOfDiagonal(a, size)), zero)
     products = op.ReduceSum(a * below_b - b * below_a, op.Constant(value_ints=[-2, -1]))
     fourth = op.Max(products / pairs, zero)
     variance = op.Max(fourth - mean * mean, zero)

@@ -30,12 +30,13 @@ def SpectralEstimate(m):
     i = op.CastLike(op.Unsqueeze(op.Range(1, size + 1, 1), op.Constant(value_ints=[-1])), m)
     x = op.Sin(i * (i + op.CastLike(op.Constant(value_floats=[0.0, 1.0, 2.0, 3.0]), m)))
     mx = op.MatMul(m, x)
-    # y may have any length. A factor keeps it in range, and the transposition from being fused (see Float64Change).
-    length = op.Max(op.ReduceMax(op.Abs(mx), op.Constant(value_ints=[-2, -1])), op.CastLike(TINY_SQUARE, m))
-    y = op.MatMul(op.Transpose(m, perm=[0, 1, 3, 2]) * op.Reciprocal(length), mx)
-    z = op.MatMul(m, y)
-    rows = op.Constant(value_ints=[-2])
-    squares = op.ReduceSum(z * z, rows) / op.Max(op.ReduceSum(y * y, rows), op.CastLike(TINY_SQUARE, m))
+    # y may have any length. The factors keep it in range, and the transpositions from being fused (see Float64Change).
+    tiny = op.CastLike(TINY_SQUARE, m)
+    length = op.Max(op.ReduceMax(op.Abs(mx), op.Constant(value_ints=[-2, -1])), tiny)
+    y = op.MatMul(op.Transpose(mx, perm=[0, 1, 3, 2]) / length, m)
+    unit = op.Reciprocal(op.Sqrt(op.Max(op.ReduceSumSquare(y, op.Constant(value_ints=[-1])), tiny)))
+    z = op.MatMul(m, op.Transpose(y, perm=[0, 1, 3, 2]) * op.Transpose(unit, perm=[0, 1, 3, 2]))
+    squares = op.ReduceSumSquare(z, op.Constant(value_ints=[-2]))
     return op.Sqrt(op.ReduceMax(squares, op.Constant(value_ints=[-1])))
 
 
@@ -52,7 +53,7 @@ def IsInDoubt(m, w, norm):
 
     W may be too large, or too small unless M vanishes.
     """
-    size = op.ReduceSum(w * w, op.Constant(value_ints=[-2, -1]))
+    size = op.ReduceSumSquare(w, op.Constant(value_ints=[-2, -1]))
     amplification = osa.GramAmplification(m, norm)
     sound = amplification + size * 0.0 <= FLOAT32_AMPLIFICATION
     tiny = op.And(size < TINY_SQUARE, amplification > 0.0)

@@ -62,8 +62,7 @@ def folded_attention(
 
     ``weight`` is packed, [W_Q; W_K; W_V] head by head; ``scale`` has a value for each head; ``mask`` is (b, n).
     """
-    heads = scale.size(0)
-    packed = weight.reshape(heads, -1, weight.size(-1)).mT
+    packed = packed_by_head(weight, scale.size(0))
     x0, mean, rest, count = centred(x, mask)
     found = recomputed(_map_of_gram, gram_of(x0), mean, rest, count, packed, scale, out_weight)
     if found is None:
@@ -81,7 +80,7 @@ def _map_of_gram(
     gram: Tensor, mean: Tensor, rest: Tensor, count: Tensor, packed: Tensor, scale: Tensor, out_weight: Tensor
 ) -> Optional[tuple[Tensor, Tensor]]:
     """T and the mean's row, from all that is small; None where the digits would be lost."""
-    m, w, f, y_scaling, beta = folded_core(gram, mean, rest, count, packed, scale)
+    m, w, f, from_mean, beta = folded_core(gram, mean, rest, count, packed, scale)
     m2 = m @ m
     norm = core_norm(m2)
     level = trip_count(precision_level(norm, is_in_folded_doubt(m, w, norm, beta)))
@@ -92,7 +91,7 @@ def _map_of_gram(
         for_q, for_k = stepped_solution(m, m2, norm, w, one, c)
     else:
         for_q, for_k = near_solution(m, m2, w, one, c)
-    return folded_map(torch.cat([for_q, for_k], -2), f, y_scaling, mean, packed, out_weight)
+    return folded_map(torch.cat([for_q, for_k], -2), f, from_mean, mean, packed, out_weight)
 
 
 def centred(x: Tensor, mask: Optional[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -125,6 +124,20 @@ def rough_mean(x: Tensor, real: Tensor, count: Tensor, sample: int = MEAN_SAMPLE
     return torch.where(deviation > 0, torch.round(mean / grid) * grid, mean)
 
 
+def packed_by_head(weight: Tensor, heads: int, four_ln2: float = FOUR_LN2) -> Tensor:
+    """The columns [t·W_Q, W_K/t, W_V] of each head, (h, D, 3d); t is a power of two that makes the first two of a size.
+
+    The weights alone decide it, so that it costs nothing; where the tokens are out of balance, they are in doubt.
+    """
+    packed = weight.reshape(heads, -1, weight.size(-1)).mT
+    queries, keys, values = packed.chunk(3, -1)
+    q_size, k_size = (part.detach().square().sum((-2, -1), True) for part in (queries, keys))
+    usable = (q_size > 0) & (k_size > 0)
+    ratio = torch.where(usable, torch.log(k_size) - torch.log(q_size), torch.zeros_like(q_size))
+    t = torch.exp2(torch.round(ratio / four_ln2))
+    return torch.cat([queries * t, keys / t, values], -1)
+
+
 def folded_core(
     gram: Tensor,
     mean: Tensor,
@@ -134,75 +147,65 @@ def folded_core(
     scale: Tensor,
     tiny: float = TINY_SQUARE,
     least: float = LEAST_SQUARE,
-) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, Tensor, Tensor], Tensor]:
-    """M = GJ and W of the scaled F̃ = [tQ, K/t]·R, its mean f, what leads back from F̃ to F, and β: one batch axis b·h.
+) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, Tensor], Tensor]:
+    """M = GJ and W of the scaled F̃ = F·R, its mean f, what leads back from F̃ to F, and β: one batch axis b·h.
 
     R = I + Z·Λ·Zᵀ shrinks the direction f̂ of the mean by 1/τ and stretches its conjugate Jf̂ by τ; R·J·R = J, so that S
-    is the same. τ makes both of one size.
+    is the same. τ makes both of one size. With J and c in the second factor W_F·J, G itself is never formed.
     """
     d, count = _width(packed), count[:, None]
-    g, w, f, s = _gram_of_heads(gram, mean, rest, packed)
-    balance, t = _balance(g.detach(), f.detach(), s.detach(), count)
-    g, w = g * balance * balance.mT, w * balance
+    m, w, f, s = _products_of_heads(gram, mean, rest, packed, scale)
     f_values, s_values = f[..., 2 * d :], s[..., 2 * d :]
-    f, s = f[..., : 2 * d] * balance.mT, s[..., : 2 * d] * balance.mT
-    z, stretch, tau = _mean_scaling(g.detach(), f.detach(), count, tiny)
+    f, s = f[..., : 2 * d], s[..., : 2 * d]
+    c = scale[:, None, None]
+    z, stretch, tau = _mean_scaling(m.detach(), f.detach(), count, c.detach(), tiny)
     # f lies along f̂, and Z·Λ·Zᵀ·f is known without rounding; the second term has the value 0 and the gradient.
     fixed = f.detach()
     f = fixed / tau + _scaled(f - fixed, z, stretch)
     s = _scaled(s, z, stretch)
-    gz = g @ z
+    gz = m @ _turned(z.mT).mT  # times c
     low = gz * stretch + 0.5 * (z * stretch) @ ((z.mT @ gz) * stretch)
-    left, right = torch.cat([z, f.mT], -1), torch.cat([low, (s + 0.5 * count * f).mT], -1)
-    g = g + torch.cat([left, right], -1) @ torch.cat([right, left], -1).mT
+    left, right = torch.cat([z.mT, f], -2), torch.cat([low.mT, c * (s + 0.5 * count * f)], -2)
+    m = m + torch.cat([left, right], -2).mT @ _turned(torch.cat([right, left], -2))
     sums = torch.cat([z.mT @ w, s_values + count * f_values, f_values], -2)
     w = w + torch.cat([z * stretch, f.mT, s.mT], -1) @ sums
-    c = scale[:, None, None]
-    m = torch.cat([-c * g[..., d:], c * g[..., :d]], -1)
-    lengths = spectral_estimate(packed[..., :d]).square(), spectral_estimate(packed[..., d : 2 * d]).square()
-    t2 = (t * t)[..., 0, 0]
-    length = torch.maximum(t2 * lengths[0], lengths[1] / t2) * scale.detach().abs()
+    length = torch.maximum(*(spectral_estimate(part) for part in packed[..., : 2 * d].chunk(2, -1)))
     size = spectral_estimate(gram)[:, None].clamp(min=least)
     offset = torch.linalg.vector_norm(mean.detach(), dim=-1) * (count[..., 0, 0] * size).sqrt()
-    beta = length * (size * tau.square()[..., 0, 0] + offset)
-    return m.flatten(0, 1), w.flatten(0, 1), f.flatten(0, 1), (z, stretch, balance), beta.flatten()
+    beta = length.square() * scale.detach().abs() * (size * tau.square()[..., 0, 0] + offset)
+    return m.flatten(0, 1), w.flatten(0, 1), f.flatten(0, 1), (z, stretch), beta.flatten()
 
 
-def _gram_of_heads(gram: Tensor, mean: Tensor, rest: Tensor, packed: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """W_F·C·W_Fᵀ, W_F·C·W_Vᵀ, and the rows of [Q K V] that belong to the mean and to the sum, for each head."""
+def _products_of_heads(
+    gram: Tensor, mean: Tensor, rest: Tensor, packed: Tensor, scale: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """W_F·C·W_Fᵀ·J, W_F·C·W_Vᵀ, and the rows of [Q K V] that belong to the mean and to the sum, for each head."""
     m = 2 * _width(packed)
-    both = (gram[:, None] @ packed[..., :m]).mT @ packed
+    second = torch.cat([scale[:, None, None] * _turned(packed[..., :m]), packed[..., m:]], -1)
+    both = (gram[:, None] @ packed[..., :m]).mT @ second
     return both[..., :m], both[..., m:], mean[:, None] @ packed, rest[:, None] @ packed
 
 
-def _balance(g: Tensor, f: Tensor, s: Tensor, count: Tensor, four_ln2: float = FOUR_LN2) -> tuple[Tensor, Tensor]:
-    """The columns' factors [t … 1/t] (b, h, m, 1) that balance Q and K, and t (b, h, 1, 1), a power of two."""
-    f, s = f[..., : g.size(-1)], s[..., : g.size(-1)]
-    squares = g.diagonal(dim1=-2, dim2=-1)[..., None, :] + (count * f + 2 * s) * f
-    q_size, k_size = squares.chunk(2, -1)
-    q_size, k_size = q_size.mean(-1, True), k_size.mean(-1, True)
-    usable = (q_size > 0) & (k_size > 0)
-    ratio = torch.where(usable, torch.log(k_size) - torch.log(q_size), torch.zeros_like(q_size))
-    t = torch.exp2(torch.round(ratio / four_ln2))
-    d = g.size(-1) // 2
-    return torch.cat([t.expand(-1, -1, d, -1), (1 / t).expand(-1, -1, d, -1)], -2), t
+def _turned(rows: Tensor) -> Tensor:
+    """Rows times J/c: [a b] becomes [−b a]."""
+    upper, lower = rows.chunk(2, -1)
+    return torch.cat([-lower, upper], -1)
 
 
 def _mean_scaling(
-    g: Tensor, f: Tensor, count: Tensor, tiny: float, most: float = LARGEST_MEAN_SCALING
+    m: Tensor, f: Tensor, count: Tensor, c: Tensor, tiny: float, most: float = LARGEST_MEAN_SCALING
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Z = [f̂, Jf̂] (b, h, m, 2), Λ = [1/τ − 1, τ − 1] (b, h, 1, 2) and τ (b, h, 1, 1).
 
-    τ⁴ = N·|f|²/⟨Jf̂, G·Jf̂⟩, the ratio of the two lengths squared.
+    τ⁴ = N·|f|²/⟨Jf̂, G·Jf̂⟩, the ratio of the two lengths squared; both are taken times c, as M has it.
     """
     square = f.square().sum(-1, True)
     along = f / square.sqrt().clamp(min=tiny)
-    upper, lower = along.chunk(2, -1)
-    z = torch.cat([along, torch.cat([lower, -upper], -1)], -2).mT
-    spread = (z[..., 1:] * (g @ z[..., 1:])).sum(-2, True)
-    ratio = torch.log2((count * square).clamp(min=tiny)) - torch.log2(spread.clamp(min=tiny))
+    across = -_turned(along)
+    spread = (across @ (m @ along.mT)).abs()
+    ratio = torch.log2((count * square * c.abs()).clamp(min=tiny)) - torch.log2(spread.clamp(min=tiny))
     tau = torch.exp2((ratio / 4).clamp(min=0.0, max=most))
-    return z, torch.cat([1 / tau - 1, tau - 1], -1), tau
+    return torch.cat([along, across], -2).mT, torch.cat([1 / tau - 1, tau - 1], -1), tau
 
 
 def _scaled(rows: Tensor, z: Tensor, stretch: Tensor) -> Tensor:
@@ -230,14 +233,14 @@ def is_in_folded_doubt(
 
 
 def folded_map(
-    y: Tensor, f: Tensor, scaling: tuple[Tensor, Tensor, Tensor], mean: Tensor, packed: Tensor, out_weight: Tensor
+    y: Tensor, f: Tensor, from_mean: tuple[Tensor, Tensor], mean: Tensor, packed: Tensor, out_weight: Tensor
 ) -> tuple[Tensor, Tensor]:
     """T (b, D, D), and the row (b, 1, D) that the mean token becomes, from Y = J·φ₁(M)·W of each head."""
     d = _width(packed)
-    z, stretch, balance = scaling
+    z, stretch = from_mean
     y, f = y.reshape(-1, packed.size(0), 2 * d, d), f.reshape(-1, packed.size(0), 1, 2 * d)
     row = mean[:, None] @ packed[..., 2 * d :] + f @ y
-    y = balance * (y + (z * stretch) @ (z.mT @ y))
+    y = y + (z * stretch) @ (z.mT @ y)
     folded = packed[..., 2 * d :] + packed[..., : 2 * d] @ y
     return _merged(folded) @ out_weight.mT, _merged(row) @ out_weight.mT
 

@@ -139,7 +139,7 @@ def core_norm(m2: Tensor, margin: float = FOURTHS_MARGIN) -> Tensor:
     m2 = m2.detach()
     pairs = m2.size(-1) // 2
     upper, lower = m2[..., :pairs, :], m2[..., pairs:, :]
-    mean = (-_mean_of_diagonal(m2)).clamp(min=0.0)
+    mean = (-_mean_of_diagonal(upper[..., :pairs])).clamp(min=0.0)
     products = upper[..., :pairs] * lower[..., pairs:] - upper[..., pairs:] * lower[..., :pairs]
     fourth = (products.sum((-2, -1)) / pairs).clamp(min=0.0)
     variance = (fourth - mean * mean).clamp(min=0.0)
