@@ -110,7 +110,7 @@ def bench(
     from osa_runtime.cli import bench_report
     from osa_runtime.cli.options import parse_sizes
     from osa_runtime.cli.progress import StepProgress
-    from osa_runtime.cli.run_arrays import Array, PixelOptions, read_inputs
+    from osa_runtime.cli.run_arrays import Array, PixelSettings, read_inputs
     from osa_runtime.environment import usable_cores
     from osa_runtime.plotting import check_figure_path
     from osa_runtime.runtime.session import Session
@@ -120,7 +120,7 @@ def bench(
         check_figure_path(plot, "plot")
 
     def read_data(session: Session) -> tuple[dict[str, Array], list[str]]:
-        return read_inputs(inputs or [], session.interface, PixelOptions(manifest=session.manifest))
+        return read_inputs(inputs or [], session.interface, PixelSettings(manifest=session.manifest))
 
     settings = BenchmarkSettings(
         artifact=artifact,

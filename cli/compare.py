@@ -80,24 +80,24 @@ def compare(
 
     [cyan]osa compare digits-openvino --runtime openvino[/cyan]     there against ONNX Runtime
     """
-    from osa_runtime.cli.verify_report import Files, VerifyReport, options_of
+    from osa_runtime.cli.verify_report import Files, VerifyReport, read_settings
     from osa_runtime.environment import require
     from osa_runtime.errors import InputError
-    from osa_runtime.runtime.device import DeviceOptions
+    from osa_runtime.runtime.device import DeviceSettings
 
     if reference is None and runtime is None:
         raise InputError("Give a second artifact, or --runtime to compare one with itself elsewhere.")
     require("Verifying", "torch", "onnx", "safetensors", extra="export")
     files = Files(report, html, save_inputs, save_outputs)
     files.check()
-    where, folder = DeviceOptions(device, threads, allow_fallback, runtime), Path("-") if bisect else None
+    where, folder = DeviceSettings(device, threads, allow_fallback, runtime), Path("-") if bisect else None
     judged = {"where": where, "seed": seed, "rtol": rtol, "atol": atol, "bisect": folder, "quick": quick}
-    options = options_of(artifact, batches, lengths, load_inputs, None, **judged)
+    settings = read_settings(artifact, batches, lengths, load_inputs, None, **judged)
     from osa_runtime.verification import compare as run_compare
 
     shown = VerifyReport(as_json)
     with shown.working() as progress:
-        run = run_compare(artifact, reference or artifact, options, progress)
+        run = run_compare(artifact, reference or artifact, settings, progress)
     files.write(run)
     shown.result(run.certificate, files)
     if run.certificate.failed:

@@ -85,7 +85,7 @@ def ray(
     check_packages(grpc=False)
     from osa_runtime.packaging.ray_application import MODELS, RayAddresses, package_ray
     from osa_runtime.serving.settings import BatchSettings, ServerSettings, is_loopback
-    from osa_runtime.serving_ray.options import RayOptions
+    from osa_runtime.serving_ray.settings import RaySettings
 
     server = ServerSettings(
         repository=(at or out.absolute()) / MODELS,
@@ -95,7 +95,7 @@ def ray(
         trusted_keys=tuple(trusted_key or ()),
         batching=BatchSettings(max_batch, max_delay_ms / 1e3, max_queue, timeout),
     )
-    options = RayOptions(
+    settings = RaySettings(
         server,
         token_file=token_file,
         replicas=replicas,
@@ -104,7 +104,7 @@ def ray(
         downscale_delay=downscale_delay,
     )
     addresses = RayAddresses(host, http_port, None if grpc_port == -1 else grpc_port, route, proxies)
-    packed = package_ray(artifacts, out, options, addresses, name=name, version=version, replace=replace)
+    packed = package_ray(artifacts, out, settings, addresses, name=name, version=version, replace=replace)
     if token_file is None and not is_loopback(host):
         typer.echo(f"warning: {host} can be reached from other machines, and no token is required", err=True)
     elif token_file is None and addresses.grpc_port is not None:

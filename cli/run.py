@@ -87,7 +87,7 @@ def run(
     import warnings
 
     from osa_runtime.arrays import write_npz
-    from osa_runtime.cli.run_arrays import PixelOptions, RunReport, check_out, read_inputs
+    from osa_runtime.cli.run_arrays import PixelSettings, RunReport, check_out, read_inputs
     from osa_runtime.runtime.session import load
 
     check_out(out)
@@ -95,7 +95,7 @@ def run(
         warnings.simplefilter("ignore", RuntimeWarning)  # the report shows the note on a fallback
         session = load(artifact, device, threads=threads, allow_fallback=allow_fallback, check_hash=check_hash)
     with session:
-        feeds, notes = read_inputs(inputs, session.interface, PixelOptions(mean, std, session.manifest))
+        feeds, notes = read_inputs(inputs, session.interface, PixelSettings(mean, std, session.manifest))
         notes += session.calibrated.beyond(feeds)
         start = time.perf_counter()
         outputs = session.run(feeds, check_finite=not allow_nonfinite)

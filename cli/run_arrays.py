@@ -25,7 +25,7 @@ Array = NDArray[Any]
 
 
 def read_inputs(
-    values: Sequence[str], interface: Interface, pixels: PixelOptions
+    values: Sequence[str], interface: Interface, pixels: PixelSettings
 ) -> tuple[dict[str, Array], list[str]]:
     """The arrays by input name, and notes on their conversion."""
     specs = interface.inputs
@@ -111,7 +111,7 @@ def is_picture(path: Path) -> bool:
 
 
 @dataclass(frozen=True)
-class PixelOptions:
+class PixelSettings:
     """``--mean`` and ``--std`` as they were typed; they take precedence over the manifest."""
 
     mean: str | None = None
@@ -119,13 +119,13 @@ class PixelOptions:
     manifest: Manifest | None = None
 
 
-def read_picture(path: Path, spec: TensorSpec, options: PixelOptions) -> tuple[NDArray[Any], str]:
+def read_picture(path: Path, spec: TensorSpec, settings: PixelSettings) -> tuple[NDArray[Any], str]:
     """(1, channels, height, width) of the input's type, and a sentence on the conversion."""
     channels, height, width = spec.shape[1:]
     if not isinstance(height, int) or not isinstance(width, int) or channels not in MODES:
         raise InputError(f"{path} is a picture, which the input {spec} cannot take; give an array as .npy.")
     pixels, size = _decode(path, MODES[int(channels)], (width, height))
-    used, whose = _standard(pixels, options, spec.name, int(channels))
+    used, whose = _standard(pixels, settings, spec.name, int(channels))
     if len(used.mean) not in (1, int(channels)):
         raise InputError(f"The model standardises {len(used.mean)} channels, but {spec} has {channels}.")
     note = (
@@ -153,13 +153,13 @@ def _decode(path: Path, mode: str, size: tuple[int, int]) -> tuple[NDArray[np.fl
 
 
 def _standard(
-    pixels: NDArray[np.float64], options: PixelOptions, name: str, channels: int
+    pixels: NDArray[np.float64], settings: PixelSettings, name: str, channels: int
 ) -> tuple[Standardisation, str]:
-    mean, std = options.mean, options.std
+    mean, std = settings.mean, settings.std
     if (mean is None) != (std is None):
         raise InputError("--mean and --std go together; give both or neither.")
     if mean is None or std is None:
-        trained = options.manifest.interface.pixels.get(name) if options.manifest else None
+        trained = settings.manifest.interface.pixels.get(name) if settings.manifest else None
         if trained is not None:
             return trained, "as in training"
         # A picture of one colour has a deviation of zero; dividing by it would return NaN.

@@ -128,9 +128,9 @@ def run_server(settings: ServerSettings, log_level: str, log_requests: bool) -> 
         raise InputError(f"--log-level is {log_level!r}, expected {', '.join(LEVELS)}.")
 
     if settings.workers > 1:
-        from osa_runtime.serving.operations.workers import LogOptions, run_workers
+        from osa_runtime.serving.operations.workers import LogSettings, run_workers
 
-        run_workers(settings, LogOptions(log_level, log_requests), show_addresses)
+        run_workers(settings, LogSettings(log_level, log_requests), show_addresses)
         return
 
     async def main() -> None:

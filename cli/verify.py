@@ -155,26 +155,26 @@ def verify(
     [cyan]osa verify digits-onnx --device cuda --load-inputs in.npz --load-outputs out.npz[/cyan]
     """
     from osa_runtime.atomic import check_writable
-    from osa_runtime.cli.verify_report import Files, Signer, VerifyReport, check_data, evaluated, options_of
+    from osa_runtime.cli.verify_report import Files, Signer, VerifyReport, check_data, evaluated, read_settings
     from osa_runtime.environment import require
-    from osa_runtime.runtime.device import DeviceOptions
+    from osa_runtime.runtime.device import DeviceSettings
 
     require("Verifying", "torch", "onnx", "safetensors", extra="export")
     files = Files(report, html, save_inputs, save_outputs, artifact if certify else None)
     files.check()
     if bisect is not None:
         check_writable(bisect / "reproduce.py")
-    where = DeviceOptions(device, threads, allow_fallback, runtime)
+    where = DeviceSettings(device, threads, allow_fallback, runtime)
     judged = {"where": where, "seed": seed, "rtol": rtol, "atol": atol, "bisect": bisect, "quick": quick}
     real = {"data": data, "calibration": calibration}
-    options = options_of(artifact, batches, lengths, load_inputs, load_outputs, **judged, **real)
-    signer = Signer.of_key(sign, options, certify=certify, known=against is not None or factory is not None)
+    settings = read_settings(artifact, batches, lengths, load_inputs, load_outputs, **judged, **real)
+    signer = Signer.of_key(sign, settings, certify=certify, known=against is not None or factory is not None)
     check_data(evaluate)
     from osa_runtime.verification import verify as run_verify
 
     shown = VerifyReport(as_json)
     with shown.working() as progress:
-        run = run_verify(artifact, against, options, progress, factory=factory, weights=weights)
+        run = run_verify(artifact, against, settings, progress, factory=factory, weights=weights)
         run = evaluated(run, artifact, evaluate, against, progress)
     run = signer.signed(run)
     files.write(run)

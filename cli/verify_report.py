@@ -19,7 +19,7 @@ from osa_runtime.errors import InputError
 
 if TYPE_CHECKING:
     from osa_runtime.parity.certificate import CaseResult, Certificate, LayerResult, OutputResult
-    from osa_runtime.verification.options import Run, VerifyOptions
+    from osa_runtime.verification.settings import Run, VerifySettings
 
 
 MOST_FAILURES = 12
@@ -286,37 +286,35 @@ class Files:
         return [path for path in (self.report, own, self.html, self.inputs, self.outputs) if path is not None]
 
 
-def options_of(
+def read_settings(
     artifact: Path,
     batches: str | None,
     lengths: str | None,
     load_inputs: Path | None,
     load_outputs: Path | None,
-    **settings: Any,
-) -> VerifyOptions:
-    """``settings`` are those of VerifyOptions that need not be read from anything."""
-    from osa_runtime.runtime.device import DeviceOptions
+    **plain: Any,
+) -> VerifySettings:
+    """``plain`` are those of VerifySettings that need not be read from anything."""
+    from osa_runtime.runtime.device import DeviceSettings
     from osa_runtime.verification.cases import read_cases, read_outputs
-    from osa_runtime.verification.options import VerifyOptions
+    from osa_runtime.verification.settings import VerifySettings
     from osa_runtime.verification.subject import Subject
 
-    options = VerifyOptions(
-        batches=parse_sizes("batches", batches), lengths=parse_sizes("lengths", lengths), **settings
-    )
+    settings = VerifySettings(batches=parse_sizes("batches", batches), lengths=parse_sizes("lengths", lengths), **plain)
     if load_inputs is not None and (batches is not None or lengths is not None):
         raise InputError("--load-inputs brings its own sizes; leave out --batch and --tokens.")
     if load_outputs is not None and load_inputs is None:
         raise InputError("--load-outputs needs the inputs that they belong to: --load-inputs.")
-    for flag, value in (("--rtol", options.rtol), ("--atol", options.atol)):
+    for flag, value in (("--rtol", settings.rtol), ("--atol", settings.atol)):
         if value is not None and not math.isfinite(value):
             raise InputError(f"{flag} is {value}, expected a finite number of 0 or more.")
     if load_inputs is None:
-        return options
-    subject = Subject.open(artifact, DeviceOptions())
+        return settings
+    subject = Subject.open(artifact, DeviceSettings())
     with subject.session:
         cases = read_cases(load_inputs, subject.session)
         expected = read_outputs(load_outputs, subject.session) if load_outputs is not None else None
-    return dataclasses.replace(options, inputs=cases, outputs=expected)
+    return dataclasses.replace(settings, inputs=cases, outputs=expected)
 
 
 def check_data(data: str | None) -> None:
@@ -344,7 +342,7 @@ class Signer:
     key: Any = None
 
     @classmethod
-    def of_key(cls, path: Path | None, options: VerifyOptions, *, certify: bool, known: bool) -> Signer:
+    def of_key(cls, path: Path | None, settings: VerifySettings, *, certify: bool, known: bool) -> Signer:
         if path is None:
             return cls()
         from osa_runtime.parity.signing import read_private_key, settings_objection
@@ -353,7 +351,7 @@ class Signer:
             raise InputError("--sign signs the certificate that --certify writes; give both.")
         if not known:
             raise InputError("--sign signs a PASS, which needs a reference; add --against.")
-        reason = settings_objection(options.describe())
+        reason = settings_objection(settings.describe())
         if reason is not None:
             raise InputError(
                 f"--sign signs only certificates that `osa serve --require-certificate` accepts, but {reason}."

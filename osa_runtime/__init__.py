@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from osa_runtime.pixels import Standardisation
     from osa_runtime.quantization import quantize
     from osa_runtime.runtime.session import Session, load
-    from osa_runtime.verification import VerifyOptions, compare, verify
+    from osa_runtime.verification import VerifySettings, compare, verify
 
 __version__ = "0.1.0"
 
@@ -66,7 +66,7 @@ _HOME_OF = {
     "load": "osa_runtime.runtime.session",
     "Evaluation": "osa_runtime.evaluation",
     "evaluate": "osa_runtime.evaluation",
-    "VerifyOptions": "osa_runtime.verification",
+    "VerifySettings": "osa_runtime.verification",
     "compare": "osa_runtime.verification",
     "verify": "osa_runtime.verification",
 }
@@ -99,7 +99,7 @@ __all__ = [
     "load",
     # checking them
     "Evaluation",
-    "VerifyOptions",
+    "VerifySettings",
     "compare",
     "evaluate",
     "verify",

@@ -19,7 +19,7 @@ from osa_runtime.interface import ANY_DTYPE, Interface, TensorSpec
 from osa_runtime.parity.evaluation import Accuracy, Evaluation
 from osa_runtime.pixels import Standardisation
 from osa_runtime.recognition import CHECKPOINT_FOLDER, CONFIG_FILE
-from osa_runtime.runtime.device import DeviceOptions
+from osa_runtime.runtime.device import DeviceSettings
 from osa_runtime.runtime.input_checks import Array
 from osa_runtime.runtime.session import load
 from osa_runtime.training.catalogue import KNOWN, find_known
@@ -59,7 +59,7 @@ class Classifier:
 
 
 @contextlib.contextmanager
-def open_classifier(path: Path, where: DeviceOptions) -> Iterator[Classifier]:
+def open_classifier(path: Path, where: DeviceSettings) -> Iterator[Classifier]:
     if path.is_dir() and not (path / MANIFEST_FILE).exists() and _holds_checkpoint(path):
         yield _checkpoint(path, where)
         return
@@ -74,7 +74,7 @@ def _holds_checkpoint(path: Path) -> bool:
     return (path / CONFIG_FILE).exists() or (path / CHECKPOINT_FOLDER / CONFIG_FILE).exists()
 
 
-def _checkpoint(path: Path, where: DeviceOptions) -> Classifier:
+def _checkpoint(path: Path, where: DeviceSettings) -> Classifier:
     try:
         import torch
 
@@ -249,7 +249,7 @@ def evaluate(
         if value is not None and value < 1:
             raise InputError(f"{name}={value}: expected a whole number from 1 on.")
     where, size, tell = (
-        DeviceOptions(device, threads, allow_fallback),
+        DeviceSettings(device, threads, allow_fallback),
         batch_size or BATCH_SIZE,
         progress or (lambda *_: None),
     )
@@ -271,7 +271,7 @@ def evaluate(
 
 
 def _answers(
-    path: Path, samples: Samples, where: DeviceOptions, size: int, tell: Progress
+    path: Path, samples: Samples, where: DeviceSettings, size: int, tell: Progress
 ) -> tuple[Array, tuple[str, ...]]:
     """The class that the model assigns to each sample, and notes for the reader."""
     with open_classifier(path, where) as model:

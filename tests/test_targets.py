@@ -19,11 +19,11 @@ from osa_runtime.exporters import FunctionChoice
 from osa_runtime.exporters.compiled import COMPILERS, compiler_of
 from osa_runtime.exporters.settings import ExportSettings, settings_for
 from osa_runtime.inspection.inspecting import inspect_artifact
-from osa_runtime.runtime.device import DeviceOptions
+from osa_runtime.runtime.device import DeviceSettings
 from osa_runtime.runtime.other_runtimes import RUNTIMES
 from osa_runtime.runtime.session import load
 from osa_runtime.targets import TARGETS, GraphNeeds, target_named
-from osa_runtime.verification import VerifyOptions, compare
+from osa_runtime.verification import VerifySettings, compare
 from small_models import feeds
 
 
@@ -123,8 +123,8 @@ def test_other_runtimes_agree(target: str, runtime: str, checkpoint: Path, tmp_p
         load(tmp_path / "a", runtime=runtime).close()
     except MissingDependencyError as error:
         pytest.skip(str(error))
-    options = VerifyOptions(where=DeviceOptions(runtime=runtime), batches=(1, 3), lengths=(1, 12, 33), quick=True)
-    certificate = compare(tmp_path / "a", tmp_path / "a", options).certificate
+    settings = VerifySettings(where=DeviceSettings(runtime=runtime), batches=(1, 3), lengths=(1, 12, 33), quick=True)
+    certificate = compare(tmp_path / "a", tmp_path / "a", settings).certificate
     assert not certificate.failed, certificate.to_json()
     assert certificate.subject["placement"]["provider"].startswith(RUNTIMES[runtime].runtime)
 

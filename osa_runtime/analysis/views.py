@@ -28,7 +28,7 @@ from osa_runtime.models import load_checkpoint
 from osa_runtime.nn.orthogonal import OrthogonalSelfAttention
 from osa_runtime.nn.projection import ProjectedAttention
 from osa_runtime.ops.spectral_norm import masked, spectral_norm
-from osa_runtime.runtime.device import DeviceOptions
+from osa_runtime.runtime.device import DeviceSettings
 from osa_runtime.sample_inputs import sample_inputs, usual_sizes
 from osa_runtime.verification.inside.model_parts import Core, ModelParts
 from osa_runtime.verification.subject import Subject
@@ -56,7 +56,7 @@ class LayerView:
 
 def feeds_of(path: Path, samples: Samples | None, rows: int) -> tuple[dict[str, Array], Interface]:
     """The inputs of the model: some of the data, or random ones."""
-    with open_classifier(path, DeviceOptions()) as model:
+    with open_classifier(path, DeviceSettings()) as model:
         interface = model.interface
         if samples is not None:
             return {name: array[:rows] for name, array in samples.limited(rows).feeds(model).items()}, interface
@@ -86,7 +86,7 @@ def _eager_view(name: str, layer: ProjectedAttention, x: Tensor, mask: Tensor | 
 
 def artifact_layers(path: Path, feeds: Mapping[str, Array]) -> list[LayerView]:
     """The layers of orthogonal attention, as the exported model computes them."""
-    subject = Subject.open(path, DeviceOptions())
+    subject = Subject.open(path, DeviceSettings())
     parts = subject.model_parts()
     try:
         if not parts.attentions:

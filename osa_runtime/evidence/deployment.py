@@ -12,8 +12,8 @@ from osa_runtime.evaluation import evaluate
 from osa_runtime.evidence.claims import Claim
 from osa_runtime.evidence.runs import Bench
 from osa_runtime.exporters import export_checkpoint
-from osa_runtime.runtime.device import DeviceOptions
-from osa_runtime.verification import VerifyOptions, verify
+from osa_runtime.runtime.device import DeviceSettings
+from osa_runtime.verification import VerifySettings, verify
 
 CLAIMS = (
     Claim(
@@ -66,7 +66,7 @@ def deploy_once(
             "differ": found.differ,
         }
         if verified:
-            quick = VerifyOptions(DeviceOptions(threads=1), quick=True)
+            quick = VerifySettings(DeviceSettings(threads=1), quick=True)
             result["verdict"] = verify(folder / "onnx", folder, quick).certificate.verdict
         return result
 

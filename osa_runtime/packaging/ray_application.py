@@ -22,7 +22,7 @@ from osa_runtime.packaging.packed_artifacts import copy_artifact, describe, new_
 from osa_runtime.serving.engine.engine import Engine
 from osa_runtime.serving.logs import Log
 from osa_runtime.serving.settings import ServerSettings, is_loopback
-from osa_runtime.serving_ray.options import NOT_HERE, RayOptions, packed_models
+from osa_runtime.serving_ray.settings import NOT_HERE, RaySettings, packed_models
 
 HOST = re.compile(r"[\w.:-]+", re.ASCII)
 ROUTE = re.compile(r"/|(/[\w.~-]+)+", re.ASCII)
@@ -53,13 +53,13 @@ class RayAddresses:
             raise InputError(f"route={self.route!r}: expected / or a path such as /digits.")
 
 
-def config_text(options: RayOptions, addresses: RayAddresses) -> str:
+def config_text(settings: RaySettings, addresses: RayAddresses) -> str:
     grpc = {"port": addresses.grpc_port, "grpc_servicer_functions": [SERVICER]}
     application = {
         "name": APPLICATION,
         "route_prefix": addresses.route,
         "import_path": IMPORT_PATH,
-        "args": arguments(options),
+        "args": arguments(settings),
     }
     config = {
         "proxy_location": addresses.location,
@@ -70,9 +70,9 @@ def config_text(options: RayOptions, addresses: RayAddresses) -> str:
     return json.dumps(config, indent=2, ensure_ascii=False, default=os.fspath) + "\n"
 
 
-def arguments(options: RayOptions) -> dict[str, Any]:
-    """Arguments for ``RayOptions.read``."""
-    found = dataclasses.asdict(options)
+def arguments(settings: RaySettings) -> dict[str, Any]:
+    """Arguments for ``RaySettings.read``."""
+    found = dataclasses.asdict(settings)
     for name in NOT_HERE:
         del found["server"][name]
     del found["server"]["limits"]["connections"]
@@ -93,27 +93,27 @@ class PackedApplication:
 def package_ray(
     artifacts: Sequence[Path],
     out: Path,
-    options: RayOptions | None = None,
+    settings: RaySettings | None = None,
     addresses: RayAddresses | None = None,
     *,
     name: str | None = None,
     version: int = 1,
     replace: bool = False,
 ) -> PackedApplication:
-    """Write the application in one step. The server's ``repository`` in ``options`` is the path that ``out/models``
+    """Write the application in one step. The server's ``repository`` in ``settings`` is the path that ``out/models``
     will have on the machines of the cluster."""
-    options = options or RayOptions(ServerSettings(repository=out.absolute() / MODELS))
+    settings = settings or RaySettings(ServerSettings(repository=out.absolute() / MODELS))
     with new_package(artifacts, out, name, "Ray Serve", replace=replace) as (temporary, named):
         models = temporary / MODELS
         for model, folder in named.items():
             artifact = open_onnx(folder)
             (models / model / str(version)).mkdir(parents=True)
             copy_artifact(artifact, models / model / str(version))
-        shown = asyncio.run(_rehearse(models, options.server))
+        shown = asyncio.run(_rehearse(models, settings.server))
         addresses = addresses or RayAddresses()
-        options = dataclasses.replace(options, packed=packed_models(models), loopback=is_loopback(addresses.host))
-        (temporary / CONFIG).write_text(config_text(options, addresses), encoding="utf-8")
-        describe(temporary, "ray", models=options.packed)
+        settings = dataclasses.replace(settings, packed=packed_models(models), loopback=is_loopback(addresses.host))
+        (temporary / CONFIG).write_text(config_text(settings, addresses), encoding="utf-8")
+        describe(temporary, "ray", models=settings.packed)
     return PackedApplication(out / CONFIG, shown)
 
 

@@ -43,7 +43,7 @@ def parse_device(text: str) -> Device:
 
 
 @dataclass(frozen=True)
-class LoadOptions:
+class LoadSettings:
     """Options of a new session. ``threads`` None leaves the number to the runtime.
 
     ``profile`` is the start of the file name for ONNX Runtime's trace of every node.
@@ -71,7 +71,7 @@ class LoadOptions:
 
 
 @dataclass(frozen=True)
-class DeviceOptions:
+class DeviceSettings:
     """The device on which a model should run, and the runtime, where it is not that of its format."""
 
     device: str = "cpu"

@@ -24,7 +24,7 @@ from osa_runtime.runtime.device import (
     CUDA_PROVIDER,
     ON_THE_CPU,
     Device,
-    LoadOptions,
+    LoadSettings,
     Placement,
     onnx_cuda_problem,
     wheel_problem,
@@ -42,7 +42,7 @@ DTYPE_OF = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(do
 
 
 class OnnxSession(Session):
-    def __init__(self, source: Source, options: LoadOptions) -> None:
+    def __init__(self, source: Source, options: LoadSettings) -> None:
         declared = source.declared
         self._ort = _import_onnxruntime()
         counted = counted_layers(source.artifact.manifest) if options.count_squarings and source.artifact else {}
@@ -56,7 +56,7 @@ class OnnxSession(Session):
         self._device = Device("cuda", options.device.index) if placement.device != "cpu" else CPU
         self._names = [*(spec.name for spec in self.outputs), *self._counts]
 
-    def _start(self, source: Source, options: LoadOptions) -> tuple[Any, Placement]:
+    def _start(self, source: Source, options: LoadSettings) -> tuple[Any, Placement]:
         note = None
         if options.device != CPU:
             problem = onnx_cuda_problem()
@@ -69,7 +69,7 @@ class OnnxSession(Session):
         session = self._start_from_copy(source, options) or self._create(source, options, [CPU_PROVIDER])
         return session, Placement(str(options.device), str(CPU), CPU_PROVIDER, note=note)
 
-    def _start_on_cuda(self, source: Source, options: LoadOptions) -> tuple[Any, str | None]:
+    def _start_on_cuda(self, source: Source, options: LoadSettings) -> tuple[Any, str | None]:
         # TF32 keeps 10 of float32's 23 bits of mantissa; no output would agree with the reference any more.
         wanted = {"device_id": str(options.device.index), "use_tf32": "0"}
         try:
@@ -82,7 +82,7 @@ class OnnxSession(Session):
             return None, f"ONNX Runtime chose {', '.join(session.get_providers())} instead. See `osa doctor`."
         return session, None
 
-    def _start_from_copy(self, source: Source, options: LoadOptions) -> Any | None:
+    def _start_from_copy(self, source: Source, options: LoadSettings) -> Any | None:
         """A session that need not be optimised, or that leaves a copy for the next one; None without the cache."""
         if not options.cache or options.profile is not None:
             return None
@@ -95,7 +95,7 @@ class OnnxSession(Session):
     def _create(
         self,
         source: Source,
-        options: LoadOptions,
+        options: LoadSettings,
         providers: Sequence[Any],
         copy: str = "",
         entries: Mapping[str, str] = MappingProxyType({}),

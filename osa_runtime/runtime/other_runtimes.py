@@ -20,7 +20,7 @@ import numpy as np
 
 from osa_runtime.errors import ArtifactError, DeviceError, InputError, MissingDependencyError, OsaError, RunError
 from osa_runtime.interface import Interface
-from osa_runtime.runtime.device import CPU, LoadOptions, Placement
+from osa_runtime.runtime.device import CPU, LoadSettings, Placement
 from osa_runtime.runtime.input_checks import Array
 from osa_runtime.runtime.session import Session, Source
 
@@ -33,7 +33,7 @@ class OtherSession(Session):
     package: str  # the Python package of the runtime
     runtime: str  # its name for people
 
-    def __init__(self, source: Source, options: LoadOptions) -> None:
+    def __init__(self, source: Source, options: LoadSettings) -> None:
         if options.device != CPU:
             raise DeviceError(f"{self.runtime} is run on the CPU only here, not on {options.device}.")
         if importlib.util.find_spec(self.package) is None:
@@ -189,7 +189,7 @@ RUNTIMES: dict[str, type[OtherSession]] = {
 }
 
 
-def session_in(runtime: str, source: Source, options: LoadOptions) -> Session:
+def session_in(runtime: str, source: Source, options: LoadSettings) -> Session:
     if runtime not in RUNTIMES:
         raise InputError(f"runtime={runtime!r}: expected one of {', '.join(RUNTIMES)}.")
     if source.format != "onnx":

@@ -17,7 +17,7 @@ from osa_runtime.formats import FORMATS
 from osa_runtime.interface import Interface, TensorSpec
 from osa_runtime.manifest import Manifest
 from osa_runtime.recognition import NO_MODELS, file_kind, not_an_artifact
-from osa_runtime.runtime.device import LoadOptions, Placement, parse_device
+from osa_runtime.runtime.device import LoadSettings, Placement, parse_device
 from osa_runtime.runtime.input_checks import (
     Array,
     CalibratedRanges,
@@ -167,14 +167,14 @@ def load(
     TorchScript and pt2 files need torch. They are programs: load them only from sources that you trust.
     """
     trace = None if profile is None else Path(profile)
-    options = LoadOptions(parse_device(device), threads, allow_fallback, trace, count_squarings, cache)
+    options = LoadSettings(parse_device(device), threads, allow_fallback, trace, count_squarings, cache)
     session = _open(_source(Path(path), check_hash), options, runtime)
     if session.placement.note:
         warnings.warn(session.placement.note, RuntimeWarning, stacklevel=2)
     return session
 
 
-def _open(source: Source, options: LoadOptions, runtime: str | None) -> Session:
+def _open(source: Source, options: LoadSettings, runtime: str | None) -> Session:
     if runtime is not None:
         from osa_runtime.runtime.other_runtimes import session_in
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from osa_runtime.errors import ArtifactError, InputError, InterfaceError, MissingDependencyError, RunError
 from osa_runtime.interface import ANY_DTYPE, ANY_SHAPE, Interface, TensorSpec
-from osa_runtime.runtime.device import CPU, Device, LoadOptions, Placement, torch_cuda_problem
+from osa_runtime.runtime.device import CPU, Device, LoadSettings, Placement, torch_cuda_problem
 from osa_runtime.runtime.input_checks import Array
 from osa_runtime.runtime.session import Session, Source
 from osa_runtime.runtime.torch_archives import refuse_ambiguous, refuse_code
@@ -132,7 +132,7 @@ def _damage(path: Path, format: str) -> Iterator[None]:  # noqa: A002 - the word
 
 
 class TorchSession(Session):
-    def __init__(self, source: Source, options: LoadOptions) -> None:
+    def __init__(self, source: Source, options: LoadSettings) -> None:
         declared = source.declared
         self._torch = import_torch(source.path, source.format)
         self._device, placement = _place(self._torch, options)
@@ -199,7 +199,7 @@ def torch_threads(count: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _place(torch: Any, options: LoadOptions) -> tuple[Device, Placement]:
+def _place(torch: Any, options: LoadSettings) -> tuple[Device, Placement]:
     wanted, provider, note = options.device, f"torch {torch.__version__}", None
     if wanted != CPU:
         problem = torch_cuda_problem(torch, wanted.index)

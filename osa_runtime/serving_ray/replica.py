@@ -26,7 +26,7 @@ from osa_runtime.serving.logs import Log
 from osa_runtime.serving.refusals import Unsupported
 from osa_runtime.serving.rest.app import RestApp
 from osa_runtime.serving.rest.body import body_too_large
-from osa_runtime.serving_ray.options import RayOptions, check_packed
+from osa_runtime.serving_ray.settings import RaySettings, check_packed
 
 
 class ReplicaEngine(Engine):
@@ -120,17 +120,17 @@ class GrpcFront:
 class Replica:
     """Ray considers it started, and routes requests to it, when ``__init__`` has loaded and warmed every model."""
 
-    async def __init__(self, options: RayOptions) -> None:  # type: ignore[misc]  # Ray awaits it
-        settings = options.settings()
-        if settings.repository is not None and options.packed:
-            check_packed(settings.repository, options.packed)
-        self._engine = ReplicaEngine(settings, Log(options.log_level, requests=options.log_requests))
+    async def __init__(self, settings: RaySettings) -> None:  # type: ignore[misc]  # Ray awaits it
+        server = settings.server_settings()
+        if server.repository is not None and settings.packed:
+            check_packed(server.repository, settings.packed)
+        self._engine = ReplicaEngine(server, Log(settings.log_level, requests=settings.log_requests))
         try:
             await self._engine.repository.load_all()
         except BaseException:
             await self._engine.close()
             raise
-        guard = Guard(settings.token, loopback=options.loopback)
+        guard = Guard(server.token, loopback=settings.loopback)
         self._rest = rest_front(RestApp(self._engine, guard), self._engine.close)
         self._grpc = GrpcFront(self._engine, guard)
 

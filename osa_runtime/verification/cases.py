@@ -17,7 +17,7 @@ from osa_runtime.parity.feeds import Case, Planned, essential, further
 from osa_runtime.runtime.input_checks import check_finite_inputs, check_inputs
 from osa_runtime.runtime.session import Session
 from osa_runtime.verification.inside.model_parts import Array
-from osa_runtime.verification.options import VerifyOptions
+from osa_runtime.verification.settings import VerifySettings
 
 SECONDS = 20.0  # for the cases that are not essential
 
@@ -25,7 +25,7 @@ SECONDS = 20.0  # for the cases that are not essential
 def widened(
     interface: Interface,
     cases: Sequence[Case],
-    options: VerifyOptions,
+    settings: VerifySettings,
     run: Callable[[Case], None],
     *,
     width: int | None = None,
@@ -37,7 +37,7 @@ def widened(
     """
     known = {case.name for case in cases}
     middle = next((case.sizes for case in cases if case.kind != "random"), cases[-1].sizes)
-    grid = options.batches is None and options.lengths is None
+    grid = settings.batches is None and settings.lengths is None
 
     def run_new(planned: Planned) -> None:
         case = planned.case(interface)
@@ -45,10 +45,10 @@ def widened(
             known.add(case.name)
             run(case)
 
-    for planned in essential(interface, middle, options.seed, grid=grid):
+    for planned in essential(interface, middle, settings.seed, grid=grid):
         run_new(planned)
-    more = further(interface, middle, width, options.seed) if grid and not options.quick else []
-    left_out = affordable(more, run_new, options.seconds)
+    more = further(interface, middle, width, settings.seed) if grid and not settings.quick else []
+    left_out = affordable(more, run_new, settings.seconds)
     return described(interface, cases, left_out)
 
 

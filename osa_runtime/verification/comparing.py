@@ -21,7 +21,7 @@ from osa_runtime.verification.bisect import Suspicion, first_wrong, with_cumulat
 from osa_runtime.verification.cases import widened
 from osa_runtime.verification.inside.model_parts import Array, ModelParts
 from osa_runtime.verification.layer_checks import Party, check_layers, norms_by_row, undecided
-from osa_runtime.verification.options import Progress, Run, VerifyOptions, certify, fitting_threads, not_run
+from osa_runtime.verification.settings import Progress, Run, VerifySettings, certify, fitting_threads, not_run
 from osa_runtime.verification.subject import Subject, check_files, check_precision
 from osa_runtime.verification.unit_checks import Part, common_units
 
@@ -31,14 +31,14 @@ LAYER_KINDS = ("random", "parallel", "given")
 def compare(
     artifact: str | Path,
     reference: str | Path,
-    options: VerifyOptions | None = None,
+    settings: VerifySettings | None = None,
     progress: Progress | None = None,
 ) -> Run:
     """Judge ``artifact`` by the outputs of ``reference``, within the wider of the two tolerances.
 
-    With ``options.where.runtime``, only the first of the two runs there.
+    With ``settings.where.runtime``, only the first of the two runs there.
     """
-    chosen = options or VerifyOptions()
+    chosen = settings or VerifySettings()
     checks = [check_files(Path(artifact)), check_files(Path(reference), "files of the reference")]
     own = dataclasses.replace(chosen.where, runtime=None)
     first, second = Subject.open(Path(artifact), chosen.where), Subject.open(Path(reference), own)
@@ -51,12 +51,12 @@ def compare(
 
 class _Comparison:
     def __init__(
-        self, first: Subject, second: Subject, options: VerifyOptions, progress: Progress, checks: list[Check]
+        self, first: Subject, second: Subject, settings: VerifySettings, progress: Progress, checks: list[Check]
     ) -> None:
-        self.first, self.second, self.options = first, second, options
+        self.first, self.second, self.settings = first, second, settings
         self.progress, self.checks = progress, checks
         self.interface = self._interface()
-        self.cases = list(options.inputs or self._sweep())
+        self.cases = list(settings.inputs or self._sweep())
         self.outputs: dict[str, Mapping[str, Array]] = {}
         self.model_parts, self.reference = first.model_parts(), second.model_parts()
 
@@ -75,14 +75,14 @@ class _Comparison:
             self._spread,
             reference_norm=self.second.range_of_norms,
             same_type=self.first.dtype == self.second.dtype,
-            strict=self.options.rtol is not None,
+            strict=self.settings.rtol is not None,
         )
         results = [self._case(case, rules) for case in self.cases]
-        if self.options.inputs is None:
+        if self.settings.inputs is None:
             results += self._wide(rules)
         units, bisection = self._units(results)
         certificate = certify(
-            self.options,
+            self.settings,
             kind="compare",
             subject=self.first.describe(),
             reference=self.second.describe(),
@@ -113,7 +113,7 @@ class _Comparison:
 
     def _of_table(self, depth: int, norm: float = 0.0) -> Tolerance:
         parties = (self.first, self.second)
-        return self.options.tolerance(max(relative_tolerance(p.format, p.dtype, depth, norm) for p in parties))
+        return self.settings.tolerance(max(relative_tolerance(p.format, p.dtype, depth, norm) for p in parties))
 
     def _interface(self) -> Interface:
         """The interface that both artifacts accept."""
@@ -127,8 +127,8 @@ class _Comparison:
         return Interface(_narrower(mine.inputs, theirs.inputs), mine.outputs, limits, values, pixels, mine.roles)
 
     def _sweep(self) -> Iterator[Case]:
-        options = self.options
-        return sweep(self.interface, seed=options.seed, batches=options.batches, lengths=options.lengths)
+        settings = self.settings
+        return sweep(self.interface, seed=settings.seed, batches=settings.batches, lengths=settings.lengths)
 
     def _wide(self, rules: Rules) -> list[CaseResult]:
         results: list[CaseResult] = []
@@ -137,7 +137,7 @@ class _Comparison:
             results.append(self._case(case, rules))
             self.cases.append(case)
 
-        self.checks.append(widened(self.interface, self.cases, self.options, run))
+        self.checks.append(widened(self.interface, self.cases, self.settings, run))
         return results
 
     def _case(self, case: Case, rules: Rules) -> CaseResult:
@@ -178,7 +178,7 @@ class _Comparison:
         """The first part after which the two differ, on the first case where they do."""
         failed = [index for index, result in enumerate(results) if result.verdict == "fail"]
         names = common_units(self.model_parts, self.reference)
-        if self.options.bisect is None or not failed or not names or self.first.dtype != self.second.dtype:
+        if self.settings.bisect is None or not failed or not names or self.first.dtype != self.second.dtype:
             return (), None
         self.progress("bisection")
         case, norm = self.cases[failed[0]], results[failed[0]].norm or 0.0

@@ -14,7 +14,7 @@ from osa_runtime.formats import FORMATS
 from osa_runtime.interface import ANY_DTYPE, Interface, TensorSpec
 from osa_runtime.manifest import AttentionSettings
 from osa_runtime.parity.certificate import Check
-from osa_runtime.runtime.device import DeviceOptions
+from osa_runtime.runtime.device import DeviceSettings
 from osa_runtime.runtime.session import Session, load
 from osa_runtime.verification.inside.model_parts import ModelParts
 
@@ -29,12 +29,12 @@ class Subject:
     """
 
     session: Session
-    where: DeviceOptions
+    where: DeviceSettings
     hashes: dict[str, str]
     filled: tuple[TensorSpec, ...] = ()
 
     @classmethod
-    def open(cls, path: Path, where: DeviceOptions) -> Subject:
+    def open(cls, path: Path, where: DeviceSettings) -> Subject:
         """Open the artifact, even if its files are not those that were exported: ``check_files`` reports that."""
         hashes = file_hashes(path)
         with warnings.catch_warnings():

@@ -28,8 +28,8 @@ from osa_runtime.verification.inside.eager_parts import EagerParts
 from osa_runtime.verification.inside.model_parts import Array, ModelParts
 from osa_runtime.verification.inside.onnx_parts import OnnxParts
 from osa_runtime.verification.layer_checks import check_layers, undecided_beyond_range
-from osa_runtime.verification.options import Progress, Run, VerifyOptions, certify, fitting_threads, not_run
 from osa_runtime.verification.rounded_weights import check_rounding
+from osa_runtime.verification.settings import Progress, Run, VerifySettings, certify, fitting_threads, not_run
 from osa_runtime.verification.structure.check import check_structure
 from osa_runtime.verification.subject import Subject, check_files, check_precision
 from osa_runtime.verification.unit_checks import UNIT_DEPTH, Parties, check_parts, part_cases, worst_of
@@ -43,7 +43,7 @@ ROW_KINDS = ("random", "mixed", "padded")
 def verify(
     artifact: str | Path,
     against: str | Path | None = None,
-    options: VerifyOptions | None = None,
+    settings: VerifySettings | None = None,
     progress: Progress | None = None,
     *,
     module: nn.Module | None = None,
@@ -57,7 +57,7 @@ def verify(
 
     A difference is a failed check in the certificate; an error means that the comparison itself was not possible.
     """
-    chosen, path = options or VerifyOptions(), Path(artifact)
+    chosen, path = settings or VerifySettings(), Path(artifact)
     tell = progress or (lambda _: None)
     _check_reference(against, module, factory, weights)
     expected = Expectation.of_checkpoint(Path(against)) if against is not None else None
@@ -124,12 +124,12 @@ class _Verification:
         self,
         subject: Subject,
         expected: Expectation | None,
-        options: VerifyOptions,
+        settings: VerifySettings,
         progress: Progress,
         checks: list[Check],
         notes: Sequence[str] = (),
     ) -> None:
-        self.subject, self.expected, self.options, self.progress = subject, expected, options, progress
+        self.subject, self.expected, self.settings, self.progress = subject, expected, settings, progress
         self.checks, self.notes = checks, [*notes, *_notes(subject, expected)]
         self.dtype = expected.arithmetic(subject.dtype) if expected is not None else subject.dtype
         self.eager, self.oracle = self._eager(self.dtype), self._eager("fp64")
@@ -139,11 +139,11 @@ class _Verification:
         self.batch = dataclasses.replace(subject.session.interface, inputs=subject.inputs).batch
 
     def run(self) -> Run:
-        strict = self.options.rtol is not None
+        strict = self.settings.rtol is not None
         rules = Rules(self._tolerance, self.batch, self.subject.range_of_norms, self._spread, strict=strict)
         results = [self._case(case, rules) for case in self.cases]
         self._check_rows(results)  # before the wide sweep: how far that goes depends on the time it takes
-        if self.options.inputs is None:
+        if self.settings.inputs is None:
             results += self._wide(rules)
         model_parts = self.subject.model_parts()
         try:
@@ -154,7 +154,7 @@ class _Verification:
             model_parts.close()
         self.checks += self.subject.changes()
         certificate = certify(
-            self.options,
+            self.settings,
             kind="verify",
             subject=self.subject.describe(),
             reference=self.expected.describe() if self.expected is not None else None,
@@ -182,7 +182,7 @@ class _Verification:
         return Spread.of(truth, lambda seed: oracle.moved(case.feeds, amount, seed, coarse))
 
     def _of_table(self, depth: int, norm: float = 0.0) -> Tolerance:
-        return self.options.tolerance(relative_tolerance(self.subject.format, self.dtype, depth, norm))
+        return self.settings.tolerance(relative_tolerance(self.subject.format, self.dtype, depth, norm))
 
     def _eager(self, dtype: str) -> Eager | None:
         if self.expected is None:
@@ -200,24 +200,26 @@ class _Verification:
         interface = self._interface()
         if not data and interface.pixels and plain:
             sizes = plain[0].sizes
-            data = [Case("strokes", sizes, sample_inputs(interface, sizes, "strokes", self.options.seed))]
+            data = [Case("strokes", sizes, sample_inputs(interface, sizes, "strokes", self.settings.seed))]
         judged = self._of_table(self.expected.depth).rtol if self.dtype == "w8a8" else None
         yield from (check_rounding(original, self.oracle, case, judged) for case in (data or plain))
 
     def _cases(self) -> Iterable[Case]:
-        if self.options.inputs is not None:
-            return self.options.inputs
+        if self.settings.inputs is not None:
+            return self.settings.inputs
         return sweep(
             self._interface(),
-            seed=self.options.seed,
+            seed=self.settings.seed,
             width=self.expected.width if self.expected is not None else None,
-            batches=self.options.batches,
-            lengths=self.options.lengths,
+            batches=self.settings.batches,
+            lengths=self.settings.lengths,
         )
 
     def _data(self) -> list[Case]:
         return (
-            [] if self.options.data is None else data_cases(self.options.data, self.subject.session, self._interface())
+            []
+            if self.settings.data is None
+            else data_cases(self.settings.data, self.subject.session, self._interface())
         )
 
     def _interface(self) -> Interface:
@@ -236,7 +238,7 @@ class _Verification:
             self.cases.append(case)
 
         width = self.expected.width if self.expected is not None else None
-        covered = widened(self._interface(), self.cases, self.options, run, width=width, nan=self.eager is not None)
+        covered = widened(self._interface(), self.cases, self.settings, run, width=width, nan=self.eager is not None)
         self.checks.append(covered)
         return results
 
@@ -252,11 +254,11 @@ class _Verification:
         return judge(case, Answers(mine, theirs, truth, norms, refusals), rules, names)
 
     def _reference(self, case: Case) -> tuple[Mapping[str, Array] | None, dict[int, str]]:
-        if self.options.outputs is None:
+        if self.settings.outputs is None:
             return (None, {}) if self.eager is None else reference_answers(self.eager.run, case, self.batch)
         for name in (case.name, case.kind):
-            if name in self.options.outputs:
-                return self.options.outputs[name], {}
+            if name in self.settings.outputs:
+                return self.settings.outputs[name], {}
         raise InputError(f"The loaded outputs lack the case {case.name!r}; save inputs and outputs in one run.")
 
     def _check_rows(self, results: Sequence[CaseResult]) -> None:
@@ -270,7 +272,7 @@ class _Verification:
 
     def _undecided_beyond_range(self, results: Sequence[CaseResult], model_parts: ModelParts) -> list[CaseResult]:
         subject = self.subject
-        if self.oracle is not None or self.options.outputs is not None or subject.largest_norm is None:
+        if self.oracle is not None or self.settings.outputs is not None or subject.largest_norm is None:
             return list(results)
         pairs = zip(results, self.cases, strict=True)
         return [undecided_beyond_range(result, case, model_parts, subject.osa, subject.dtype) for result, case in pairs]
@@ -300,7 +302,7 @@ class _Verification:
             return (), None
         cases = part_cases(self.cases, 2 * (self.expected.width or UNKNOWN_WIDTH))
         eager, oracle = (EagerParts(party, cases[0].feeds) for party in (self.eager, self.oracle))
-        unmoved = self.options.rtol is not None or self.dtype in ("w8", "w8a8")
+        unmoved = self.settings.rtol is not None or self.dtype in ("w8", "w8a8")
         parties = Parties(model_parts, eager, oracle, None if unmoved else rounding_move(self.dtype))
         units = list[UnitResult]()
         for case in cases:
@@ -315,7 +317,7 @@ class _Verification:
         if not units or not suspicions:
             return worst_of(units), None
         self.progress("bisection")
-        found, bisection = bisect(parties, sorted(suspicions, key=lambda one: not one.whole), self.options.bisect)
+        found, bisection = bisect(parties, sorted(suspicions, key=lambda one: not one.whole), self.settings.bisect)
         return worst_of([*found, *units]), bisection
 
     def _check_functions(self, parts: ModelParts, cases: Sequence[Case], results: Sequence[CaseResult]) -> None:

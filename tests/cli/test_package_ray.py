@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from osa_runtime.cli.main import app
 from osa_runtime.serving.settings import BatchSettings, ServerSettings
-from osa_runtime.serving_ray.options import RayOptions
+from osa_runtime.serving_ray.settings import RaySettings
 
 Exported = Callable[[str, str], Path]
 
@@ -54,9 +54,9 @@ def test_every_flag_is_passed_on(exported: Exported, tmp_path: Path) -> None:
     assert application["route_prefix"] == "/d"
     batching = BatchSettings(max_batch=16, max_delay=0.0015, max_queue=99, timeout=7.0)
     server = ServerSettings(repository=Path("/srv/app/models"), threads=2, device="cuda", batching=batching)
-    read = RayOptions.read(application["args"])
+    read = RaySettings.read(application["args"])
     assert list(read.packed) == ["digits/4"]
-    assert read == RayOptions(server, read.packed, Path("/etc/token"), "3", 5.0, 1.0, 2.0)
+    assert read == RaySettings(server, read.packed, Path("/etc/token"), "3", 5.0, 1.0, 2.0)
 
 
 def test_grpc_can_be_left_out(exported: Exported, tmp_path: Path) -> None:

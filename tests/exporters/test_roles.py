@@ -16,7 +16,7 @@ from osa_runtime.exporters import export
 from osa_runtime.exporters.roles import find_roles
 from osa_runtime.interface import Interface, Roles, TensorSpec
 from osa_runtime.serving.engine.batch_plan import BatchPlan
-from osa_runtime.verification import VerifyOptions, verify
+from osa_runtime.verification import VerifySettings, verify
 
 pytestmark = pytest.mark.slow
 
@@ -129,7 +129,7 @@ def test_tokens_on_the_leading_axis_share_no_batch(tmp_path: Path, axis: str) ->
     artifact = export(module, torch.randn(5, 4), tmp_path / "out", dynamic_shapes={"x": {0: axis}})
     assert artifact.manifest.roles == Roles()
     assert not BatchPlan(artifact.manifest.interface).can_batch
-    result = verify(artifact.folder, module=module, options=VerifyOptions(quick=True))
+    result = verify(artifact.folder, module=module, settings=VerifySettings(quick=True))
     assert result.certificate.verdict == "pass", result.certificate.checks
 
 

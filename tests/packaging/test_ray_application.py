@@ -17,7 +17,7 @@ from osa_runtime.errors import ArtifactError, InputError, OsaError, StorageError
 from osa_runtime.packaging import ray_application
 from osa_runtime.packaging.ray_application import RayAddresses, package_ray
 from osa_runtime.serving.settings import BatchSettings, ServerSettings
-from osa_runtime.serving_ray.options import RayOptions
+from osa_runtime.serving_ray.settings import RaySettings
 
 Artifacts = Callable[[str], Path]
 
@@ -49,9 +49,9 @@ def test_the_config_file_holds_every_argument(artifacts: Artifacts, tmp_path: Pa
     home = Path('/srv/"app" ä 😀')
     batching = BatchSettings(max_batch=8, max_delay=1e-05)
     server = ServerSettings(repository=home / "models", threads=2, batching=batching)
-    options = RayOptions(server, token_file=Path("/etc/osa/token"), replicas="1:8", target_ongoing=2.5)
+    settings = RaySettings(server, token_file=Path("/etc/osa/token"), replicas="1:8", target_ongoing=2.5)
     addresses = RayAddresses("10.0.0.1", 80, None, "/digits", "HeadOnly")
-    packed = package_ray([artifacts("vit")], tmp_path / "app", options, addresses, name="digits")
+    packed = package_ray([artifacts("vit")], tmp_path / "app", settings, addresses, name="digits")
     config = json.loads(packed.config.read_text(encoding="utf-8"))
     (application,) = config.pop("applications")
     arguments = application.pop("args")
@@ -59,7 +59,7 @@ def test_the_config_file_holds_every_argument(artifacts: Artifacts, tmp_path: Pa
     import_path = "osa_runtime.serving_ray.app:build"
     assert application == {"name": "osa", "route_prefix": "/digits", "import_path": import_path}
     hashes = {"digits/1": sha256(artifacts("vit") / "manifest.json")}
-    assert RayOptions.read(arguments) == dataclasses.replace(options, packed=hashes)
+    assert RaySettings.read(arguments) == dataclasses.replace(settings, packed=hashes)
 
 
 def test_the_default_is_where_the_package_lies(artifacts: Artifacts, tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_the_default_is_where_the_package_lies(artifacts: Artifacts, tmp_path: P
 def test_wrong_wishes_are_refused(artifacts: Artifacts, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be the name of a model in Ray Serve"):
         package_ray([artifacts("vit")], tmp_path / "app", name="a/b")
-    strict = RayOptions(ServerSettings(repository=Path("/srv"), require_certificate=True))
+    strict = RaySettings(ServerSettings(repository=Path("/srv"), require_certificate=True))
     with pytest.raises(OsaError, match="certificate"):
         package_ray([artifacts("vit")], tmp_path / "app", strict)
     assert list(tmp_path.iterdir()) == []

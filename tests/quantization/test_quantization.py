@@ -25,7 +25,7 @@ from osa_runtime.quantization import checks, quantize, quantizing
 from osa_runtime.quantization.checks import check_file, check_rewriting
 from osa_runtime.quantization.weights import Selection, quantize_products, select
 from osa_runtime.runtime.session import load
-from osa_runtime.verification import VerifyOptions, compare, verify
+from osa_runtime.verification import VerifySettings, compare, verify
 from osa_runtime.verification.inside.onnx_parts import OnnxParts
 from small_models import feeds
 
@@ -193,7 +193,7 @@ def test_verification_passes_and_still_finds_other_weights(exported: Exported, t
     other = load_checkpoint(source.parent / "vit")
     other.stack.blocks[0].mlp.contract.weight.data.mul_(-1)
     save_checkpoint(other, tmp_path / "other")
-    assert not verify(small, tmp_path / "other", VerifyOptions(batches=(2,))).certificate.passed
+    assert not verify(small, tmp_path / "other", VerifySettings(batches=(2,))).certificate.passed
 
 
 def test_the_float32_tolerance_is_not_loosened_for_it(exported: Exported, tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_the_float32_tolerance_is_not_loosened_for_it(exported: Exported, tmp_pa
     small = quantize(source, tmp_path / "small").artifact
     lying = dataclasses.replace(small.manifest, dtype="fp32")
     (small.folder / "manifest.json").write_text(lying.to_json())
-    assert not verify(small.folder, source.parent / "vit", VerifyOptions(batches=(2,))).certificate.passed
+    assert not verify(small.folder, source.parent / "vit", VerifySettings(batches=(2,))).certificate.passed
 
 
 def test_rows_of_a_static_model_do_not_know_of_each_other(exported: Exported, tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_a_static_model_is_verified_beyond_its_ranges(exported: Exported, tmp_pa
     """The reference is rounded and cut off in the same places."""
     source = exported(model, "onnx")
     small = quantized(source, tmp_path / "small", "static", model).artifact.folder
-    certificate = verify(small, source.parent / model, VerifyOptions(quick=True)).certificate
+    certificate = verify(small, source.parent / model, VerifySettings(quick=True)).certificate
     assert (certificate.verdict, certificate.basis) == ("pass", "structure and numbers"), certificate.failures()
 
 
@@ -242,7 +242,7 @@ def test_ranges_that_do_not_fit_the_model_fail(exported: Exported, tmp_path: Pat
     good = quantized(source, tmp_path / "good", "static", "vit").artifact.manifest.quantization.activation_ranges
     ranges = {name: [float(np.float32(factor * end)) for end in pair] for name, pair in good.items()}
     small = quantize(source, tmp_path / "small", activations="static", ranges=ranges).artifact.folder
-    certificate = verify(small, source.parent / "vit", VerifyOptions(quick=True)).certificate
+    certificate = verify(small, source.parent / "vit", VerifySettings(quick=True)).certificate
     assert [check.name for check in certificate.checks if not check.passed] == ["rounding"]
     assert "the recorded ranges do not fit such inputs" in certificate.failures()[0]
 

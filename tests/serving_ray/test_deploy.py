@@ -26,7 +26,7 @@ from osa_runtime.exporters import export_checkpoint
 from osa_runtime.models import SkiplessViT, ViTConfig, save_checkpoint
 from osa_runtime.packaging.ray_application import RayAddresses, package_ray
 from osa_runtime.serving.settings import BatchSettings, ServerSettings
-from osa_runtime.serving_ray.options import RayOptions
+from osa_runtime.serving_ray.settings import RaySettings
 from ray_cluster import RayHead, replica_processes, wait_for_replicas, wait_until
 from small_models import SIZES, feeds
 
@@ -43,11 +43,11 @@ READ_CONFIG = """
 import sys, yaml
 from ray.serve.schema import ServeDeploySchema
 from osa_runtime.serving_ray.app import build
-from osa_runtime.serving_ray.options import RayOptions
+from osa_runtime.serving_ray.settings import RaySettings
 schema = ServeDeploySchema.model_validate(yaml.safe_load(open(sys.argv[1], encoding="utf-8")))
 (application,) = schema.applications
 build(application.args)
-print(repr(RayOptions.read(application.args)))
+print(repr(RaySettings.read(application.args)))
 """
 
 
@@ -73,8 +73,8 @@ def other_weights(folder: Path) -> Path:
 
 
 def package(artifact: Path, app: Path, version: int) -> Path:
-    options = RayOptions(ServerSettings(repository=app / "models"), replicas=2)
-    return package_ray([artifact], app, options, name="vit", version=version).config
+    settings = RaySettings(ServerSettings(repository=app / "models"), replicas=2)
+    return package_ray([artifact], app, settings, name="vit", version=version).config
 
 
 def test_a_package_is_deployed(head: RayHead, exported: Exported, tmp_path: Path, subtests: pytest.Subtests) -> None:
@@ -118,8 +118,8 @@ def test_a_package_runs_without_a_cluster(
 ) -> None:
     """``serve run``, on loopback and without a token, where only names of this machine are answered."""
     app, artifact = tmp_path / "app", exported("vit", "onnx")
-    options = RayOptions(ServerSettings(repository=app / "models"))
-    config = package_ray([artifact], app, options, RayAddresses("127.0.0.1"), name="vit").config
+    settings = RaySettings(ServerSettings(repository=app / "models"))
+    config = package_ray([artifact], app, settings, RayAddresses("127.0.0.1"), name="vit").config
     with (tmp_path / "run.txt").open("w") as said:
         # Ctrl-C ends it; what a shell starts in the background would ignore that, and so would its children
         command = ["env", "--default-signal=INT", python_with_ray.parent / "serve", "run", config]
@@ -210,10 +210,10 @@ def test_ray_reads_what_was_chosen(python_with_ray: Path, exported: Exported, tm
     """Also where YAML and JSON differ: in small numbers, and in what a text may hold."""
     batching = BatchSettings(max_delay=1e-05, timeout=1e16)
     server = ServerSettings(repository=Path("/srv/app/models"), threads=2, batching=batching)
-    options = RayOptions(server, {}, Path('/"to" ken: #ä😀 - %'), "1:8", target_ongoing=2.5)
-    packed = package_ray([exported("vit", "onnx")], tmp_path / "app", options)
+    settings = RaySettings(server, {}, Path('/"to" ken: #ä😀 - %'), "1:8", target_ongoing=2.5)
+    packed = package_ray([exported("vit", "onnx")], tmp_path / "app", settings)
     command = [str(python_with_ray), "-c", READ_CONFIG, str(packed.config)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     arguments = json.loads(packed.config.read_text(encoding="utf-8"))["applications"][0]["args"]
-    assert done.stdout.splitlines()[-1] == repr(RayOptions.read(arguments))
+    assert done.stdout.splitlines()[-1] == repr(RaySettings.read(arguments))

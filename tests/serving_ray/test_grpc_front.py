@@ -14,8 +14,8 @@ from tritonclient.grpc import service_pb2 as pb
 from osa_runtime.packaging.ray_application import SERVICER
 from osa_runtime.serving.settings import Limits, ServerSettings
 from osa_runtime.serving_ray import grpc_stubs
-from osa_runtime.serving_ray.options import RayOptions
 from osa_runtime.serving_ray.replica import METHODS, Replica
+from osa_runtime.serving_ray.settings import RaySettings
 
 
 class Context:
@@ -36,10 +36,10 @@ class Context:
         self.details = details
 
 
-def ask(name: str, message: Any, context: Context, options: RayOptions) -> Any:
+def ask(name: str, message: Any, context: Context, settings: RaySettings) -> Any:
     async def run() -> Any:
         replica = Replica.__new__(Replica)
-        await Replica.__init__(replica, options)  # as Ray does
+        await Replica.__init__(replica, settings)  # as Ray does
         try:
             await replica.check_health()
             return await getattr(replica, name)(message, context)
@@ -74,23 +74,23 @@ def test_every_call_of_the_protocol_has_a_method() -> None:
 def test_refusals_carry_code_and_reason(name: str, message: Any, code: str, artifact: Path) -> None:
     context = Context()
     server = ServerSettings(artifacts=(artifact,), limits=Limits(body=2000))
-    answer = ask(name, message, context, RayOptions(server))
+    answer = ask(name, message, context, RaySettings(server))
     assert context.code is grpc.StatusCode[code]
     assert context.details
     assert answer.ByteSize() == 0
 
 
 def test_metadata_does_not_promise_statistics(artifact: Path) -> None:
-    answer = ask("ServerMetadata", pb.ServerMetadataRequest(), Context(), RayOptions(ServerSettings((artifact,))))
+    answer = ask("ServerMetadata", pb.ServerMetadataRequest(), Context(), RaySettings(ServerSettings((artifact,))))
     assert "statistics" not in answer.extensions
 
 
 def test_the_token_is_asked_for(artifact: Path, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("a-token-of-20-letters")
-    options = RayOptions(ServerSettings((artifact,)), token_file=tmp_path / "token")
+    settings = RaySettings(ServerSettings((artifact,)), token_file=tmp_path / "token")
     refused, taken = Context(), Context(authorization="Bearer a-token-of-20-letters")
-    ask("ServerMetadata", pb.ServerMetadataRequest(), refused, options)
-    answer = ask("ServerMetadata", pb.ServerMetadataRequest(), taken, options)
+    ask("ServerMetadata", pb.ServerMetadataRequest(), refused, settings)
+    answer = ask("ServerMetadata", pb.ServerMetadataRequest(), taken, settings)
     assert refused.code is grpc.StatusCode.UNAUTHENTICATED
     assert taken.code is None
     assert answer.name == "osa-runtime"

@@ -12,8 +12,8 @@ import pytest
 from osa_runtime.errors import ArtifactError
 from osa_runtime.packaging.ray_application import package_ray
 from osa_runtime.serving.settings import ServerSettings
-from osa_runtime.serving_ray.options import RayOptions, packed_models
 from osa_runtime.serving_ray.replica import Replica
+from osa_runtime.serving_ray.settings import RaySettings, packed_models
 
 Exported = Callable[[str, str], Path]
 
@@ -27,7 +27,7 @@ def models(exported: Exported, tmp_path: Path) -> Path:
 def start(models: Path, packed: dict[str, str]) -> None:
     async def run() -> None:
         replica = Replica.__new__(Replica)
-        await Replica.__init__(replica, RayOptions(ServerSettings(repository=models), packed=packed))  # as Ray does
+        await Replica.__init__(replica, RaySettings(ServerSettings(repository=models), packed=packed))  # as Ray does
         await replica._engine.close()
 
     asyncio.run(run())

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from osa_runtime.serving.settings import ServerSettings
-from osa_runtime.serving_ray.options import RayOptions
 from osa_runtime.serving_ray.replica import Replica, rest_front
+from osa_runtime.serving_ray.settings import RaySettings
 
 Messages = list[dict[str, Any]]
 
@@ -56,12 +56,12 @@ def artifact(exported: Any) -> Path:
     return exported("vit", "onnx")
 
 
-def ask(options: RayOptions, *scopes: dict[str, Any]) -> list[tuple[int, bytes]]:
+def ask(settings: RaySettings, *scopes: dict[str, Any]) -> list[tuple[int, bytes]]:
     """The answers of a replica."""
 
     async def run() -> list[tuple[int, bytes]]:
         replica = Replica.__new__(Replica)
-        await Replica.__init__(replica, options)  # as Ray does
+        await Replica.__init__(replica, settings)  # as Ray does
         app = replica.__serve_build_asgi_app__()
         answers = [await call(app, scope) for scope in scopes]
         await call(app, {"type": "lifespan"}, "lifespan.startup", "lifespan.shutdown")
@@ -83,7 +83,7 @@ ONE_ONLY = [
 @pytest.mark.parametrize("prefix", ["", "/digits"], ids=["at the root", "behind a prefix"])
 def test_what_reaches_one_replica_only_is_501(prefix: str, artifact: Path) -> None:
     scopes = [request(prefix + path, method, prefix) for path, method, _ in ONE_ONLY]
-    answers = ask(RayOptions(ServerSettings((artifact,))), *scopes)
+    answers = ask(RaySettings(ServerSettings((artifact,))), *scopes)
     for (path, _, reason), (status, body) in zip(ONE_ONLY, answers, strict=True):
         assert (path, status) == (path, 501)
         assert reason in json.loads(body)["error"]
@@ -91,7 +91,7 @@ def test_what_reaches_one_replica_only_is_501(prefix: str, artifact: Path) -> No
 
 def test_what_one_replica_can_answer_it_answers(artifact: Path) -> None:
     scopes = [request(path) for path in ("/v2", "/details", "/v2/models/vit-onnx", "/v2/health/ready")]
-    answers = ask(RayOptions(ServerSettings((artifact,))), *scopes)
+    answers = ask(RaySettings(ServerSettings((artifact,))), *scopes)
     assert [status for status, _ in answers] == [200] * len(scopes)
     extensions = json.loads(answers[0][1])["extensions"]
     assert "statistics" not in extensions
@@ -100,9 +100,9 @@ def test_what_one_replica_can_answer_it_answers(artifact: Path) -> None:
 
 def test_without_the_token_nothing_is_told(artifact: Path, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("a-token-of-20-letters")
-    options = RayOptions(ServerSettings((artifact,)), token_file=tmp_path / "token")
+    settings = RaySettings(ServerSettings((artifact,)), token_file=tmp_path / "token")
     scopes = [request(path) for path in ("/v2", "/metrics", "/v2/models/vit-onnx")]
-    assert [status for status, _ in ask(options, *scopes)] == [401] * len(scopes)
+    assert [status for status, _ in ask(settings, *scopes)] == [401] * len(scopes)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from osa_runtime.models import EncoderConfig, SkiplessEncoder, SkiplessViT, ViTC
 from osa_runtime.parity.certificate import Certificate
 from osa_runtime.pixels import Standardisation
 from osa_runtime.quantization import quantize
-from osa_runtime.verification import VerifyOptions, verify
+from osa_runtime.verification import VerifySettings, verify
 
 SIZES: dict[str, Any] = {"dim": 8, "depth": 2, "heads": 2, "alpha": 0.5}
 NORMED = {"residual": True, "norm": True}
@@ -88,7 +88,7 @@ class Sabotage:
     def judged(self, bases: Bases, out: Path) -> Certificate:
         """As a user verifies it, without the grid of sizes and magnitudes, which takes longer."""
         artifact = self.breaking(bases.artifact(self.base, **self.options), out)
-        return verify(artifact, bases.checkpoint(self.base), VerifyOptions(quick=True)).certificate
+        return verify(artifact, bases.checkpoint(self.base), VerifySettings(quick=True)).certificate
 
 
 def caught_by(certificate: Certificate) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from osa_runtime.artifact import Artifact
 from osa_runtime.exporters.manifest_entries import is_static, recorded_options
 from osa_runtime.manifest import Manifest
-from osa_runtime.runtime.device import DeviceOptions
+from osa_runtime.runtime.device import DeviceSettings
 from osa_runtime.verification.expectation import Expectation
 from osa_runtime.verification.structure.check import Structure, check_structure
 from osa_runtime.verification.subject import Subject
@@ -30,7 +30,7 @@ def comparing(home: Path, checkpoint: Callable[[str], Path]) -> Compare:
                 known[key] = expected.repeat(manifest, home / f"again-{len(known)}")
             return known[key]
 
-        subject = Subject.open(artifact, DeviceOptions())
+        subject = Subject.open(artifact, DeviceSettings())
         with subject.session:
             return check_structure(subject, dataclasses.replace(expected, repeat=repeat))
 

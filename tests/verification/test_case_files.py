@@ -12,7 +12,7 @@ from osa_runtime import load
 from osa_runtime.errors import InputError
 from osa_runtime.interface import Interface, TensorSpec
 from osa_runtime.parity.feeds import Case, sweep
-from osa_runtime.runtime.device import DeviceOptions
+from osa_runtime.runtime.device import DeviceSettings
 from osa_runtime.runtime.session import Session
 from osa_runtime.verification.cases import read_cases, read_outputs, write_cases, write_outputs
 from osa_runtime.verification.subject import Subject
@@ -34,7 +34,7 @@ class Named:
 
 
 def test_a_sweep_comes_back(encoder: Session, tmp_path: Path) -> None:
-    cases = list(sweep(Subject(encoder, DeviceOptions(), {}).interface, width=8))
+    cases = list(sweep(Subject(encoder, DeviceSettings(), {}).interface, width=8))
     write_cases(tmp_path / "in.npz", cases)
     found = read_cases(tmp_path / "in.npz", encoder)
     assert [(case.kind, case.sizes, case.name) for case in found] == [(c.kind, c.sizes, c.name) for c in cases]

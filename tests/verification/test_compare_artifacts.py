@@ -12,14 +12,14 @@ from sabotages_onnx import LARGE, NAN_TO_ZERO, NEGATE, ROWS
 
 from osa_runtime.errors import InputError
 from osa_runtime.parity.certificate import Certificate
-from osa_runtime.verification import VerifyOptions, compare, verify
+from osa_runtime.verification import VerifySettings, compare, verify
 
 Deep = Callable[..., Path]
 MLP = "stack.blocks.1.mlp"
 
 
 def compared(first: Path, second: Path, **options: Any) -> Certificate:
-    return compare(first, second, VerifyOptions(bisect=Path("-"), **options)).certificate
+    return compare(first, second, VerifySettings(bisect=Path("-"), **options)).certificate
 
 
 @pytest.mark.parametrize(

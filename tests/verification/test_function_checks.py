@@ -15,11 +15,11 @@ from osa_runtime import verify
 from osa_runtime.artifact import Artifact
 from osa_runtime.exporters import export
 from osa_runtime.quantization import quantize
-from osa_runtime.verification.options import VerifyOptions
+from osa_runtime.verification.settings import VerifySettings
 
 pytestmark = pytest.mark.slow
 
-OPTIONS = VerifyOptions(quick=True)
+SETTINGS = VerifySettings(quick=True)
 
 
 class Attention(nn.Module):
@@ -79,7 +79,7 @@ def changed(kept: Path, tmp_path: Path, change: Callable[[onnx.ModelProto], None
 
 
 def test_every_call_is_fed_alone(kept: Path, encoder: Encoder) -> None:
-    certificate = verify(kept, module=encoder, options=OPTIONS).certificate
+    certificate = verify(kept, module=encoder, settings=SETTINGS).certificate
     assert certificate.verdict == "pass"
     [check] = [check for check in certificate.checks if check.name == "functions"]
     # Two blocks, and two attentions with two results each, on two lengths, padded and not.
@@ -111,7 +111,7 @@ def double_between_blocks(model: onnx.ModelProto) -> None:
 
 def test_faults_that_cancel_between_functions_are_found(kept: Path, encoder: Encoder, tmp_path: Path) -> None:
     path = changed(kept, tmp_path, double_between_blocks)
-    certificate = verify(path, module=encoder, options=OPTIONS).certificate
+    certificate = verify(path, module=encoder, settings=SETTINGS).certificate
     assert not any(case.verdict == "fail" for case in certificate.cases)
     assert all(unit.passed for unit in certificate.units)
     assert [check.name for check in certificate.checks if not check.passed] == ["functions"]
@@ -123,7 +123,7 @@ def test_quantising_expands_functions(kept: Path, encoder: Encoder, tmp_path: Pa
     model = onnx.load(small.model_path)
     assert not model.functions
     assert {"blocks.0.attention.project/MatMul", "blocks.1.mlp/MatMul"} <= {node.name for node in model.graph.node}
-    assert verify(small.folder, module=encoder, options=OPTIONS).certificate.verdict == "pass"
+    assert verify(small.folder, module=encoder, settings=SETTINGS).certificate.verdict == "pass"
 
 
 def test_the_manifest_records_the_classes(kept: Path) -> None:

@@ -17,7 +17,7 @@ import torch
 from made_once import export_checkpoint
 from osa_runtime.models import EncoderConfig, SkiplessEncoder, SkiplessViT, ViTConfig, save_checkpoint
 from osa_runtime.quantization import quantize
-from osa_runtime.verification import VerifyOptions, verify
+from osa_runtime.verification import VerifySettings, verify
 
 pytestmark = pytest.mark.slow
 
@@ -112,5 +112,5 @@ def test_an_honest_artifact_passes(draw: Draw, tmp_path: Path) -> None:
         given = examples(draw, tmp_path / "examples.npz") if draw.activations == "static" else None
         out = tmp_path / "quantised"
         artifact = quantize(artifact, out, activations=draw.activations, calibration=given).artifact.folder
-    certificate = verify(artifact, tmp_path / "checkpoint", VerifyOptions(quick=True)).certificate
+    certificate = verify(artifact, tmp_path / "checkpoint", VerifySettings(quick=True)).certificate
     assert certificate.verdict == "pass", certificate.failures()

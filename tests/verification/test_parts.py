@@ -20,8 +20,8 @@ from osa_runtime.exporters.eager import Eager
 from osa_runtime.models import EncoderConfig, SkiplessEncoder, load_checkpoint, save_checkpoint
 from osa_runtime.parity.comparison import Tolerance
 from osa_runtime.parity.feeds import Case
-from osa_runtime.runtime.device import DeviceOptions
-from osa_runtime.verification import VerifyOptions, verify
+from osa_runtime.runtime.device import DeviceSettings
+from osa_runtime.verification import VerifySettings, verify
 from osa_runtime.verification.bisect import Suspicion, _write_part, bisect
 from osa_runtime.verification.inside.eager_parts import EagerParts
 from osa_runtime.verification.inside.onnx_parts import OnnxParts
@@ -91,7 +91,7 @@ def test_every_changed_node_is_wrong_in_one_part(name: str, deep: Deep, checkpoi
 )
 def test_honest_parts_are_right_and_complete(name: str, kind: str, deep: Deep, checkpoint: Checkpoint) -> None:
     case = given(name)
-    subject = Subject.open(deep(name, format=kind), DeviceOptions(threads=1))
+    subject = Subject.open(deep(name, format=kind), DeviceSettings(threads=1))
     with subject.session:
         results = list(check_parts(parties(subject.model_parts(), checkpoint(name), case), case, Tolerance(1e-5)))
     assert all(result.passed for result in results), results
@@ -127,8 +127,8 @@ def test_shifted_positions_blame_nobody_else_and_can_be_reproduced_and_mended(
     name: str, kind: str, deep: Deep, checkpoint: Checkpoint, tmp_path: Path
 ) -> None:
     folder, honest = tmp_path / "repro", deep(name, format=kind)
-    options = VerifyOptions(bisect=folder, lengths=[19], batches=[2])
-    certificate = verify(shifted(honest, tmp_path / "broken", kind), checkpoint(name), options).certificate
+    settings = VerifySettings(bisect=folder, lengths=[19], batches=[2])
+    certificate = verify(shifted(honest, tmp_path / "broken", kind), checkpoint(name), settings).certificate
     first = "stack.blocks.0.attention" + ("_norm" if name == "normed" else "")
     assert certificate.bisection is not None
     assert certificate.bisection.alone == certificate.bisection.cumulative == f"embed → {first}"
@@ -140,9 +140,9 @@ def test_shifted_positions_blame_nobody_else_and_can_be_reproduced_and_mended(
 
 def mend(folder: Path, honest: Path, checkpoint: Path, part: str, case: str) -> None:
     """Put the same part of the honest artifact in place of the broken one, for the same case."""
-    run = verify(honest, checkpoint, VerifyOptions(lengths=[19], batches=[2]))
+    run = verify(honest, checkpoint, VerifySettings(lengths=[19], batches=[2]))
     chosen = next(one for one in run.cases if one.name == case)
-    subject = Subject.open(honest, DeviceOptions())
+    subject = Subject.open(honest, DeviceSettings())
     with subject.session:
         both = parties(subject.model_parts(), checkpoint, chosen)
         found = next(one for one in partition(both.model_parts, both.eager) if one.name == part)
@@ -167,7 +167,7 @@ def test_bisection_starts_from_the_case_that_failed(deep: Deep, checkpoint: Chec
     """
     artifact = broken_onnx(deep("vit"), tmp_path / "broken", lambda model: insert(model, "logits", negated))
     folder = tmp_path / "repro"
-    certificate = verify(artifact, checkpoint("vit"), VerifyOptions(batches=[2, 9], bisect=folder)).certificate
+    certificate = verify(artifact, checkpoint("vit"), VerifySettings(batches=[2, 9], bisect=folder)).certificate
     assert certificate.bisection is not None
     assert certificate.bisection.alone == certificate.bisection.cumulative == "head → logits"
     assert "batch=9" in certificate.bisection.case
@@ -189,7 +189,7 @@ def test_nobody_is_blamed_where_no_part_is_wrong(deep: Deep, checkpoint: Checkpo
 def test_an_overflow_inside_a_part_can_be_reproduced(deep: Deep, checkpoint: Checkpoint, tmp_path: Path) -> None:
     """ONNX Runtime computes in float32 and rounds the result, in which nothing is to be seen."""
     broken = broken_onnx(deep("vit", dtype="fp16"), tmp_path / "broken", lambda m: overflow(m, "stack.blocks.1"))
-    certificate = verify(broken, checkpoint("vit"), VerifyOptions(quick=True, bisect=tmp_path / "repro")).certificate
+    certificate = verify(broken, checkpoint("vit"), VerifySettings(quick=True, bisect=tmp_path / "repro")).certificate
     assert certificate.bisection is not None
     assert certificate.bisection.alone == "stack.blocks.1.mlp"
     assert reproduced(tmp_path / "repro") == 1
@@ -202,7 +202,7 @@ def test_scores_that_a_mask_takes_out_of_half_precision_are_no_overflow(tmp_path
     config = EncoderConfig(classes=3, features=5, dim=8, heads=2, depth=1, attention="softmax", max_length=40)
     save_checkpoint(SkiplessEncoder(config), tmp_path / "checkpoint")
     export_checkpoint(tmp_path / "checkpoint", tmp_path / "half", dtype="fp16")
-    certificate = verify(tmp_path / "half", tmp_path / "checkpoint", VerifyOptions(quick=True)).certificate
+    certificate = verify(tmp_path / "half", tmp_path / "checkpoint", VerifySettings(quick=True)).certificate
     assert certificate.passed, certificate.failures()
 
 

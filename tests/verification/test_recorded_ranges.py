@@ -12,7 +12,7 @@ import pytest
 from osa_runtime.artifact import Artifact
 from osa_runtime.errors import InputError
 from osa_runtime.quantization import quantize
-from osa_runtime.verification import VerifyOptions, verify
+from osa_runtime.verification import VerifySettings, verify
 from osa_runtime.verification.structure.check import check_ranges
 
 pytestmark = pytest.mark.slow
@@ -63,8 +63,8 @@ def test_other_examples_are_told_by_their_hash(static: Artifact, deep: Deep, tmp
 def test_the_whole_verification_has_the_check(
     static: Artifact, checkpoint: Callable[[str], Path], examples: Path
 ) -> None:
-    options = VerifyOptions(quick=True, batches=[2], calibration=examples)
-    certificate = verify(static.folder, checkpoint("vit"), options).certificate
+    settings = VerifySettings(quick=True, batches=[2], calibration=examples)
+    certificate = verify(static.folder, checkpoint("vit"), settings).certificate
     assert next(check for check in certificate.checks if check.name == "ranges").passed
 
 
@@ -72,4 +72,4 @@ def test_an_artifact_without_static_ranges_takes_no_examples(
     deep: Deep, checkpoint: Callable[[str], Path], examples: Path
 ) -> None:
     with pytest.raises(InputError, match="is not such an artifact"):
-        verify(deep("vit"), checkpoint("vit"), VerifyOptions(calibration=examples))
+        verify(deep("vit"), checkpoint("vit"), VerifySettings(calibration=examples))

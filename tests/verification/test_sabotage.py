@@ -27,7 +27,7 @@ from sabotage import (
 )
 
 from osa_runtime.parity.certificate import Certificate
-from osa_runtime.verification import VerifyOptions, verify
+from osa_runtime.verification import VerifySettings, verify
 
 Deep = Callable[..., Path]
 Checkpoint = Callable[[str], Path]
@@ -35,7 +35,7 @@ ATTENTION, MLP = "stack.blocks.1.attention", "stack.blocks.1.mlp"
 
 
 def judged(artifact: Path, checkpoint: Path | None, tmp_path: Path) -> Certificate:
-    return verify(artifact, checkpoint, VerifyOptions(bisect=tmp_path / "repro")).certificate
+    return verify(artifact, checkpoint, VerifySettings(bisect=tmp_path / "repro")).certificate
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from structures import Compare
 from osa_runtime.artifact import MANIFEST_FILE
 from osa_runtime.errors import ArtifactError
 from osa_runtime.quantization import quantize
-from osa_runtime.verification import VerifyOptions, verify
+from osa_runtime.verification import VerifySettings, verify
 from osa_runtime.verification import compare as compare_artifacts
 from osa_runtime.verification.structure.check import guessed_manifest
 
@@ -108,9 +108,9 @@ def test_a_type_that_the_file_does_not_have_is_not_believed(
 ) -> None:
     claiming = signed(shutil.copytree(deep("vit"), tmp_path / "claiming"), dtype=dtype)
     said = f"precision: the manifest says {dtype}, but no weight in the file has 8 bits"
-    options = VerifyOptions(batches=[1], quick=True)
-    assert said in verify(claiming, options=options).certificate.failures()
-    assert said in compare_artifacts(claiming, deep("vit"), options).certificate.failures()
+    settings = VerifySettings(batches=[1], quick=True)
+    assert said in verify(claiming, settings=settings).certificate.failures()
+    assert said in compare_artifacts(claiming, deep("vit"), settings).certificate.failures()
 
 
 def test_other_versions_do_not_excuse_other_weights_of_8_bits(deep: Deep, compare: Compare, tmp_path: Path) -> None:

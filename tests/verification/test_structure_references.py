@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from osa_runtime.exporters import export
 from osa_runtime.exporters.factory import export_factory
 from osa_runtime.nn import OrthogonalSelfAttention
-from osa_runtime.runtime.device import DeviceOptions
-from osa_runtime.verification import VerifyOptions, verify
+from osa_runtime.runtime.device import DeviceSettings
+from osa_runtime.verification import VerifySettings, verify
 from osa_runtime.verification.expectation import Expectation
 from osa_runtime.verification.structure.check import check_structure
 from osa_runtime.verification.subject import Subject
 
 Deep = Callable[..., Path]
-QUICK = VerifyOptions(quick=True)
+QUICK = VerifySettings(quick=True)
 
 pytestmark = pytest.mark.slow
 
@@ -58,11 +58,11 @@ def test_a_module_of_ones_own_is_a_reference(kind: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     module, axes = Own(), {"x": {0: "batch", 1: "tokens"}}
     export(module, (torch.randn(2, 5, 8),), tmp_path / "own", format=kind, dynamic_shapes=axes)
-    certificate = verify(tmp_path / "own", options=QUICK, module=module).certificate
+    certificate = verify(tmp_path / "own", settings=QUICK, module=module).certificate
     assert (certificate.verdict, certificate.basis) == ("pass", "structure and numbers"), certificate.failures()
     with torch.no_grad():
         module.head.bias[1] += 1e-7 + 1e-6 * module.head.bias[1].abs()  # less than any number would show
-    with (subject := Subject.open(tmp_path / "own", DeviceOptions())).session:
+    with (subject := Subject.open(tmp_path / "own", DeviceSettings())).session:
         check = check_structure(subject, Expectation.of_module(module, subject)).checks[0]
     assert not check.passed
     assert "head.bias: 1 of 3 values differs, at (1)" in check.detail
@@ -74,9 +74,9 @@ def test_a_factory_is_a_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "reference_of_mine.py").write_text(FACTORY)
     name = "reference_of_mine:build"
     export_factory(name, None, tmp_path / "a", format="torchscript")
-    certificate = verify(tmp_path / "a", options=QUICK, factory=name).certificate
+    certificate = verify(tmp_path / "a", settings=QUICK, factory=name).certificate
     assert (certificate.verdict, certificate.basis) == ("pass", "structure and numbers"), certificate.failures()
-    certificate = verify(signed(tmp_path / "a", class_names=list("abcdefhg")), options=QUICK, factory=name).certificate
+    certificate = verify(signed(tmp_path / "a", class_names=list("abcdefhg")), settings=QUICK, factory=name).certificate
     structure = next(check for check in certificate.checks if check.name == "structure")
     assert not structure.passed
     assert "manifest class_names is" in structure.detail

@@ -16,7 +16,7 @@ from sabotage import broken_onnx, change_weight
 from made_once import export_checkpoint
 from osa_runtime.models import EncoderConfig, SkiplessEncoder, SkiplessViT, ViTConfig, save_checkpoint
 from osa_runtime.pixels import Standardisation
-from osa_runtime.verification import VerifyOptions, verify
+from osa_runtime.verification import VerifySettings, verify
 
 pytestmark = pytest.mark.slow
 
@@ -206,7 +206,7 @@ def test_a_fault_in_a_narrow_place_is_met(fault: str, made: Callable[..., Any], 
     name, breaking = FAULTS[fault]
     artifact, checkpoint = made(name)
     broken = broken_onnx(artifact, tmp_path / "broken", breaking)
-    certificate = verify(broken, checkpoint, VerifyOptions(seconds=600)).certificate
+    certificate = verify(broken, checkpoint, VerifySettings(seconds=600)).certificate
     wrong = [case for case in certificate.cases if case.verdict == "fail"]
     assert wrong, [(case.name, case.outputs[0].remark) for case in certificate.cases if case.outputs[0].remark]
     assert len(wrong) < len(certificate.cases)
@@ -215,7 +215,7 @@ def test_a_fault_in_a_narrow_place_is_met(fault: str, made: Callable[..., Any], 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_honest_ones_pass(name: str, made: Callable[..., Any]) -> None:
     """What the faults change is what makes them fail."""
-    certificate = verify(*made(name), VerifyOptions(seconds=600)).certificate
+    certificate = verify(*made(name), VerifySettings(seconds=600)).certificate
     assert certificate.passed, certificate.failures()
     said = next(check.detail for check in certificate.checks if check.name == "cases")
     assert "left out" not in said
@@ -228,18 +228,18 @@ def test_an_int8_model_times_1000_for_large_inputs_fails(made: Callable[..., Any
 
     artifact, checkpoint = made("vit")
     quantize(artifact, tmp_path / "w8")
-    honest = verify(tmp_path / "w8", checkpoint, VerifyOptions(seconds=5)).certificate
+    honest = verify(tmp_path / "w8", checkpoint, VerifySettings(seconds=5)).certificate
     assert not any(case.verdict == "fail" for case in honest.cases), honest.failures()
     broken = broken_onnx(tmp_path / "w8", tmp_path / "broken", lambda m: changed_output(m, large_rows(m, 8.0), 1000.0))
-    certificate = verify(broken, checkpoint, VerifyOptions(seconds=5)).certificate
+    certificate = verify(broken, checkpoint, VerifySettings(seconds=5)).certificate
     failed = {case.kind for case in certificate.cases if case.verdict == "fail"}
     assert {"large", "scaled 64"} <= failed
 
 
 def test_quick_leaves_the_grid_out_and_says_nothing_of_time(made: Callable[..., Any]) -> None:
     artifact, checkpoint = made("vit")
-    quick = verify(artifact, checkpoint, VerifyOptions(quick=True)).certificate
-    short = verify(artifact, checkpoint, VerifyOptions(seconds=0.0)).certificate
+    quick = verify(artifact, checkpoint, VerifySettings(quick=True)).certificate
+    short = verify(artifact, checkpoint, VerifySettings(seconds=0.0)).certificate
     assert len(quick.cases) == len(short.cases)
     details = [next(c.detail for c in run.checks if c.name == "cases") for run in (quick, short)]
     assert ["left out for time" in detail for detail in details] == [False, True]

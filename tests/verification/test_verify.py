@@ -24,7 +24,7 @@ from osa_runtime.ops import orthogonal_attention, reference
 from osa_runtime.ops.spectral_norm import spectral_norm
 from osa_runtime.parity.certificate import Certificate
 from osa_runtime.parity.feeds import Case
-from osa_runtime.verification import Run, VerifyOptions, verify
+from osa_runtime.verification import Run, VerifySettings, verify
 
 pytestmark = pytest.mark.slow
 
@@ -122,7 +122,7 @@ def test_a_torchscript_file_alone_needs_a_checkpoint_or_inputs(made: Made) -> No
     with pytest.raises(InputError, match="alone does not say the types and shapes of its inputs"):
         verify(artifact / "model.pt")
     feeds = {"tokens": np.ones((2, 3), np.int64), "mask": np.ones((2, 3), bool)}
-    given = VerifyOptions(inputs=[Case("given", {}, feeds)])
+    given = VerifySettings(inputs=[Case("given", {}, feeds)])
     assert verify(artifact / "model.pt", None, given).certificate.verdict == "consistent"
 
 
@@ -152,7 +152,7 @@ def test_only_inputs_beyond_the_range_are_no_pass(made: Made) -> None:
     artifact, checkpoint = made("vit", squarings=4)
     case = Case("large", {"batch": 2}, {"images": 100 * np.ones((2, 1, 8, 8), np.float32)})
     case.feeds["images"][:, :, ::2] *= -1
-    certificate = verify(artifact, checkpoint, VerifyOptions(inputs=[case])).certificate
+    certificate = verify(artifact, checkpoint, VerifySettings(inputs=[case])).certificate
     assert certificate.cases[0].verdict == "undecided"
     assert not certificate.passed
 
@@ -166,11 +166,11 @@ def test_overflow_that_eager_has_too_is_undecided(made: Made) -> None:
 
 def test_tolerances_are_used_and_recorded(made: Made) -> None:
     artifact, checkpoint = made("vit")
-    strict = verify(artifact, checkpoint, VerifyOptions(rtol=1e-12)).certificate
+    strict = verify(artifact, checkpoint, VerifySettings(rtol=1e-12)).certificate
     assert not strict.passed
     assert strict.settings["rtol"] == 1e-12
     assert {case.verdict for case in strict.cases if case.kind in ORDINARY} == {"fail"}
-    loose = verify(artifact, checkpoint, VerifyOptions(rtol=1e-12, atol=10.0)).certificate
+    loose = verify(artifact, checkpoint, VerifySettings(rtol=1e-12, atol=10.0)).certificate
     assert loose.settings["atol"] == 10.0
     assert {case.verdict for case in loose.cases if case.kind in ORDINARY} == {"pass"}
     assert {output.tolerance for case in loose.cases for output in case.outputs} == {1e-12}
@@ -182,16 +182,16 @@ def test_a_tolerance_of_the_user_is_not_stretched(made: Made) -> None:
     other = made("cls")[1].parent / "vit-other"
     torch.manual_seed(5)
     save_checkpoint(SkiplessViT(ViTConfig(classes=10, **SIZES)), other)
-    certificate = verify(artifact, other, VerifyOptions(rtol=0.2)).certificate
+    certificate = verify(artifact, other, VerifySettings(rtol=0.2)).certificate
     assert {case.verdict for case in certificate.cases if case.kind in ORDINARY} == {"fail"}
 
 
 def test_saved_inputs_and_outputs_reproduce(made: Made) -> None:
     artifact, checkpoint = made("words")
     first = verify(artifact, checkpoint)
-    again = verify(artifact, checkpoint, VerifyOptions(inputs=first.cases))
+    again = verify(artifact, checkpoint, VerifySettings(inputs=first.cases))
     assert again.certificate.cases == first.certificate.cases
-    alone = verify(artifact, None, VerifyOptions(inputs=first.cases, outputs=first.outputs)).certificate
+    alone = verify(artifact, None, VerifySettings(inputs=first.cases, outputs=first.outputs)).certificate
     assert alone.passed
     assert all(output.needed == 0.0 for case in alone.cases for output in case.outputs)
 
@@ -200,17 +200,17 @@ def test_other_outputs_fail_and_missing_ones_are_an_error(made: Made) -> None:
     artifact, _ = made("words")
     run = verify(artifact)
     wrong = {case: {name: x + 1 for name, x in outputs.items()} for case, outputs in run.outputs.items()}
-    assert not verify(artifact, None, VerifyOptions(inputs=run.cases, outputs=wrong)).certificate.passed
+    assert not verify(artifact, None, VerifySettings(inputs=run.cases, outputs=wrong)).certificate.passed
     renamed = {case: {"scores": x["logits"]} for case, x in run.outputs.items()}
-    failures = verify(artifact, None, VerifyOptions(inputs=run.cases, outputs=renamed)).certificate.failures()
+    failures = verify(artifact, None, VerifySettings(inputs=run.cases, outputs=renamed)).certificate.failures()
     assert any("this output is missing; there is logits" in failure for failure in failures)
     with pytest.raises(InputError, match="lack the case"):
-        verify(artifact, None, VerifyOptions(inputs=run.cases, outputs={}))
+        verify(artifact, None, VerifySettings(inputs=run.cases, outputs={}))
 
 
 def given(made: Made, kind: str, **changes: Any) -> Run:
     feeds = {"tokens": np.ones((2, 3), np.int64), "mask": np.ones((2, 3), bool)} | changes
-    options = VerifyOptions(inputs=[Case(kind, {"batch": 2, "tokens": 3}, feeds)])
+    options = VerifySettings(inputs=[Case(kind, {"batch": 2, "tokens": 3}, feeds)])
     return verify(*made("words"), options)
 
 
@@ -229,14 +229,14 @@ def test_given_inputs_that_eager_cannot_run_are_an_error(made: Made) -> None:
 
 def test_zeros_pass(made: Made) -> None:
     case = Case("given", {"batch": 1}, {"images": np.zeros((1, 1, 8, 8), np.float32)})
-    certificate = verify(*made("vit"), VerifyOptions(inputs=[case])).certificate
+    certificate = verify(*made("vit"), VerifySettings(inputs=[case])).certificate
     assert certificate.passed, certificate.failures()
 
 
 def test_nan_in_the_inputs_is_no_pass(made: Made) -> None:
     case = Case("given", {"batch": 1}, {"images": np.full((1, 1, 8, 8), np.nan, np.float32)})
-    assert verify(made("vit")[0], None, VerifyOptions(inputs=[case])).certificate.failed
-    certificate = verify(*made("vit"), VerifyOptions(inputs=[case])).certificate
+    assert verify(made("vit")[0], None, VerifySettings(inputs=[case])).certificate.failed
+    certificate = verify(*made("vit"), VerifySettings(inputs=[case])).certificate
     assert certificate.cases[0].verdict == "undecided"
     assert "NaN, as it must be" in certificate.cases[0].outputs[0].reason
     assert not certificate.passed
@@ -268,7 +268,7 @@ def rows(*nodes: onnx.NodeProto, outputs: tuple[str, ...] = ("y",)) -> onnx.Mode
 
 def alone(tmp_path: Path, made_by_hand: onnx.ModelProto, **options: Any) -> Certificate:
     onnx.save(made_by_hand, tmp_path / "m.onnx")
-    return verify(tmp_path / "m.onnx", None, VerifyOptions(**options)).certificate
+    return verify(tmp_path / "m.onnx", None, VerifySettings(**options)).certificate
 
 
 def test_rows_that_disturb_each_other_fail(tmp_path: Path) -> None:
@@ -382,6 +382,6 @@ def test_modules_of_ones_own_are_verified_alone(name: str, kind: str, tmp_path: 
 def test_a_certificate_of_a_run_survives_its_file(made: Made, tmp_path: Path) -> None:
     from osa_runtime.parity.certificate import read_certificate
 
-    certificate = verify(*made("words"), VerifyOptions(lengths=[3], batches=[2])).certificate
+    certificate = verify(*made("words"), VerifySettings(lengths=[3], batches=[2])).certificate
     certificate.write(tmp_path / "c.json")
     assert read_certificate(tmp_path / "c.json") == dataclasses.replace(certificate)

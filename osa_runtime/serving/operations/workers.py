@@ -34,12 +34,12 @@ OnReady = Callable[[Server], None]
 
 
 @dataclass(frozen=True)
-class LogOptions:
+class LogSettings:
     level: str = "info"
     requests: bool = False
 
 
-def run_workers(settings: ServerSettings, log: LogOptions, on_ready: OnReady) -> None:
+def run_workers(settings: ServerSettings, log: LogSettings, on_ready: OnReady) -> None:
     """Serve with ``settings.workers`` processes until a signal. ``on_ready`` is called in the first of them."""
     run_loop(Workers(settings, log, on_ready).run())
 
@@ -61,7 +61,7 @@ class Worker:
 
 
 class Workers:
-    def __init__(self, settings: ServerSettings, log: LogOptions, on_ready: OnReady) -> None:
+    def __init__(self, settings: ServerSettings, log: LogSettings, on_ready: OnReady) -> None:
         self._settings, self._log_options, self._on_ready = settings, log, on_ready
         self._log = Log(log.level)
         self._workers: dict[int, Worker] = {}
@@ -215,7 +215,7 @@ class Workers:
 def work(
     settings: ServerSettings,
     number: int,
-    log: LogOptions,
+    log: LogSettings,
     on_ready: OnReady,
     connection: Connection,
     unloaded: frozenset[str],

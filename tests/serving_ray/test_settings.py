@@ -10,7 +10,7 @@ import pytest
 
 from osa_runtime.errors import ConfigError
 from osa_runtime.serving.settings import BatchSettings, Limits, ServerSettings
-from osa_runtime.serving_ray.options import RayOptions
+from osa_runtime.serving_ray.settings import RaySettings
 
 SERVER = {"artifacts": ["/m/digits"]}
 
@@ -18,8 +18,8 @@ SERVER = {"artifacts": ["/m/digits"]}
 def test_arguments_are_the_fields_of_the_settings() -> None:
     batching = {"max_batch": 8, "max_delay": 2, "timeout": "1e-5"}  # which is a word in YAML
     server = SERVER | {"batching": batching, "limits": {"body": 1000}, "threads": 3, "trusted_keys": ["/k"]}
-    options = RayOptions.read({"server": server, "replicas": "1:4", "token_file": "/t", "target_ongoing": None})
-    assert options == RayOptions(
+    settings = RaySettings.read({"server": server, "replicas": "1:4", "token_file": "/t", "target_ongoing": None})
+    assert settings == RaySettings(
         ServerSettings(
             artifacts=(Path("/m/digits"),),
             threads=3,
@@ -34,13 +34,13 @@ def test_arguments_are_the_fields_of_the_settings() -> None:
 
 @pytest.mark.parametrize(("given", "expected"), [(2, (2, 2)), ("3", (3, 3)), ("1:4", (1, 4)), ("2:2", (2, 2))], ids=str)
 def test_replicas_are_a_number_or_a_range(given: Any, expected: tuple[int, int]) -> None:
-    assert RayOptions.read({"server": SERVER, "replicas": given}).replica_range() == expected
+    assert RaySettings.read({"server": SERVER, "replicas": given}).replica_range() == expected
 
 
 @pytest.mark.parametrize("given", [0, -1, "4:1", "0:2", "two", "1:", "", 1.5, None, True, "9" * 5000], ids=repr)
 def test_other_replicas_are_refused(given: Any) -> None:
     with pytest.raises(ConfigError, match="replicas"):
-        RayOptions.read({"server": SERVER, "replicas": given})
+        RaySettings.read({"server": SERVER, "replicas": given})
 
 
 def batching(**fields: Any) -> dict[str, Any]:
@@ -88,36 +88,36 @@ def batching(**fields: Any) -> dict[str, Any]:
 )
 def test_wrong_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        RayOptions.read(arguments)
+        RaySettings.read(arguments)
     assert str(refused.value).startswith("The application cannot be built: ")
     assert message in str(refused.value)
 
 
 def test_a_token_in_the_file_is_refused_and_not_repeated() -> None:
     with pytest.raises(ConfigError, match="token_file names the file") as refused:
-        RayOptions.read({"server": SERVER | {"token": "sixteen-characters"}})
+        RaySettings.read({"server": SERVER | {"token": "sixteen-characters"}})
     assert "sixteen" not in str(refused.value)
 
 
 def test_the_token_comes_from_its_file(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("sixteen-characters\n")
-    options = RayOptions.read({"server": SERVER, "token_file": str(tmp_path / "token")})
-    assert options.settings().token == "sixteen-characters"
-    assert options.settings().model_threads == 1
-    assert options.server.token is None
+    settings = RaySettings.read({"server": SERVER, "token_file": str(tmp_path / "token")})
+    assert settings.server_settings().token == "sixteen-characters"
+    assert settings.server_settings().model_threads == 1
+    assert settings.server.token is None
 
 
 def test_ray_is_told_what_was_asked_for() -> None:
     server = ServerSettings(
         repository=Path("/m"), device="cuda", threads=2, drain=0.5, batching=BatchSettings(max_batch=8, max_queue=100)
     )
-    fixed = RayOptions(server, replicas=3).deployment()
+    fixed = RaySettings(server, replicas=3).deployment()
     assert fixed["num_replicas"] == 3
     assert "autoscaling_config" not in fixed
     assert fixed["max_ongoing_requests"] == 116
     assert (fixed["graceful_shutdown_timeout_s"], fixed["graceful_shutdown_wait_loop_s"]) == (0.5, 0.5)
     assert fixed["ray_actor_options"] == {"num_cpus": 2, "num_gpus": 1}
-    scaled = RayOptions(server, replicas="1:4", upscale_delay=1, downscale_delay=2).deployment()
+    scaled = RaySettings(server, replicas="1:4", upscale_delay=1, downscale_delay=2).deployment()
     assert "num_replicas" not in scaled
     assert scaled["autoscaling_config"] == {
         "min_replicas": 1,

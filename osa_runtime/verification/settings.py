@@ -1,4 +1,4 @@
-"""The options and the result of a verification."""
+"""The settings and the result of a verification."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from osa_runtime.exporters.manifest_entries import versions
 from osa_runtime.parity.certificate import Certificate, Check
 from osa_runtime.parity.comparison import Tolerance
 from osa_runtime.parity.feeds import Case
-from osa_runtime.runtime.device import DeviceOptions
+from osa_runtime.runtime.device import DeviceSettings
 from osa_runtime.verification.inside.model_parts import Array
 
 Progress = Callable[[str], None]
@@ -21,7 +21,7 @@ SMALL = 5_000_000  # parameters; below, torch's threads cost more than they save
 
 
 @dataclass(frozen=True)
-class VerifyOptions:
+class VerifySettings:
     """The settings of a verification: ``batches`` and ``lengths`` replace the sweep's own, ``inputs`` the whole sweep.
 
     ``outputs`` are expected outputs by case and name, in place of an eager model's. ``bisect`` is a folder for the
@@ -30,7 +30,7 @@ class VerifyOptions:
     measured again. ``quick`` leaves out the grid of sizes and magnitudes; ``seconds`` is its time limit.
     """
 
-    where: DeviceOptions = field(default_factory=DeviceOptions)
+    where: DeviceSettings = field(default_factory=DeviceSettings)
     seed: int = 0
     batches: Sequence[int] | None = None
     lengths: Sequence[int] | None = None
@@ -75,21 +75,21 @@ class Run:
     outputs: Mapping[str, Mapping[str, Array]]
 
 
-def certify(options: VerifyOptions, **results: Any) -> Certificate:
-    alone = results["kind"] == "verify" and results["reference"] is None and options.outputs is None
+def certify(settings: VerifySettings, **results: Any) -> Certificate:
+    alone = results["kind"] == "verify" and results["reference"] is None and settings.outputs is None
     results |= {"kind": "consistency"} if alone else {}
     now = datetime.datetime.now(datetime.UTC)
     return Certificate(
-        created=now.isoformat(timespec="seconds"), settings=options.describe(), versions=versions(), **results
+        created=now.isoformat(timespec="seconds"), settings=settings.describe(), versions=versions(), **results
     )
 
 
 def not_run(
-    options: VerifyOptions, kind: str, subject: Mapping[str, Any], reference: object, checks: Sequence[Check]
+    settings: VerifySettings, kind: str, subject: Mapping[str, Any], reference: object, checks: Sequence[Check]
 ) -> Run:
     """The result if inputs or outputs differ: there is nothing to run."""
     known = {"kind": kind, "subject": subject, "reference": reference}
-    return Run(certify(options, **known, checks=tuple(checks), cases=()), (), {})
+    return Run(certify(settings, **known, checks=tuple(checks), cases=()), (), {})
 
 
 def fitting_threads(threads: int | None, parameters: int | None) -> int | None:

@@ -1,4 +1,4 @@
-"""The application's options, ``args`` in its config file: a server's settings, Ray's own, and the
+"""The application's settings, ``args`` in its config file: a server's settings, Ray's own, and the
 hashes of the packed models, since other models would answer differently.
 """
 
@@ -57,7 +57,7 @@ HEALTH_PERIOD = 5.0  # seconds
 
 
 @dataclass(frozen=True)
-class RayOptions:
+class RaySettings:
     """Paths are those of the machines that run the replicas, so they must be absolute."""
 
     server: ServerSettings  # of each replica; ``threads`` None is 1 here, and Ray counts as many CPUs
@@ -72,7 +72,7 @@ class RayOptions:
     loopback: bool = False  # Ray's proxy listens on this machine only, and without a token answers to its names only
 
     @classmethod
-    def read(cls, arguments: Mapping[str, Any]) -> RayOptions:
+    def read(cls, arguments: Mapping[str, Any]) -> RaySettings:
         """Read the arguments of a config file; unknown ones are errors."""
         try:
             return decode(cls, dict(arguments), "args", whole=False)
@@ -115,7 +115,7 @@ class RayOptions:
     def threads(self) -> int:
         return self.server.threads or 1
 
-    def settings(self) -> ServerSettings:
+    def server_settings(self) -> ServerSettings:
         """The settings of the server in a replica, with the token of this machine."""
         return dataclasses.replace(self.server, threads=self.threads, token=read_token(self.token_file))
 
