@@ -50,7 +50,7 @@ def compile_program(program: Path, target: Target, example: Sequence[Tensor]) ->
 def _write_executorch(program: torch.export.ExportedProgram, path: Path, _: Sequence[Tensor]) -> None:
     from executorch.exir import to_edge
 
-    # exp2 is no core operator; the library function behind pow is exact for powers of two
+    # exp2 is not a core operator; the library function behind pow is exact for powers of two
     table = torch.export.default_decompositions() | {torch.ops.aten.exp2.default: lambda x: torch.pow(2.0, x)}
     path.write_bytes(to_edge(program.run_decompositions(table)).to_executorch().buffer)
 

@@ -105,7 +105,7 @@ class Eager:
 
 
 def exact_attention(q: Tensor, k: Tensor, v: Tensor, scale: Any, mask: Tensor | None) -> Tensor:
-    """exp(S)·V in float64 from eigenvalues: of S itself while it is no larger than the core of Theorem 2.1."""
+    """exp(S)·V in float64 from eigenvalues: of S itself if it is not larger than the core of Theorem 2.1."""
     if q.size(-2) <= 2 * q.size(-1):
         return reference.orthogonal_attention(q, k, v, scale, mask)
     return reference.lowrank_orthogonal_attention(q, k, v, scale, mask)

@@ -108,7 +108,7 @@ class ModuleBody:
         self.nodes.append(node)
 
     def _own_value(self, value: ir.Value, reader: ir.Node) -> ir.Value:
-        """What the body reads in place of a value from outside: a copy, a size of its own, or an input."""
+        """The value that the body reads in place of one from outside: a copy, a size of its own, or an input."""
         if value in self._copies:
             return self._copies[value]
         tensor, size = get_const_tensor(value), self._size(value)
@@ -228,7 +228,7 @@ def _is_structural(tensor: ir.TensorProtocol) -> bool:
 
 
 def _sizes(tensors: list[ir.Value]) -> dict[str, tuple[ir.Value, int]]:
-    """The first tensor and axis with each dynamic size. torch gives equal sizes equal names, and no others."""
+    """The first tensor and axis with each dynamic size. torch names equal sizes alike, and only those."""
     found: dict[str, tuple[ir.Value, int]] = {}
     for tensor in tensors:
         for axis, dim in enumerate(tensor.shape or ()):
@@ -243,7 +243,7 @@ def _normal(dim: ir.SymbolicDim) -> str:
 
 
 def _extent(value: ir.Value) -> ir.SymbolicDim | int | None:
-    """What a whole number is in terms of sizes: ``tokens + 1`` for one that is computed so from the graph's inputs."""
+    """A whole number in terms of sizes: ``tokens + 1`` for one that is computed so from the graph's inputs."""
     tensor, node = get_const_tensor(value), value.producer()
     if tensor is not None:
         return int(tensor.numpy().item()) if tensor.size == 1 and tensor.dtype.is_integer() else None

@@ -20,13 +20,13 @@ from osa_runtime.exporters.onnx_names import SCOPES, module_path, name_function
 from osa_runtime.exporters.settings import class_name
 
 
-def outline(model: ir.Model, calls: ModuleCalls, weights: Iterable[str]) -> None:
+def move_into_functions(model: ir.Model, calls: ModuleCalls, weights: Iterable[str]) -> None:
     """Replace each marked call by a node of a function. ``weights`` are the names of parameters and buffers."""
     marks = _marks(model)
     found: dict[tuple[object, ...], _Made] = {}
     for number in calls.order:
         if number in marks:
-            _outline_call(model, calls.calls[number], marks[number], found)
+            _move_call(model, calls.calls[number], marks[number], found)
     _check_all(calls, marks)
     model.graph.sort()
     for made in reversed(found.values()):  # callers before what they call
@@ -74,7 +74,7 @@ def _check_all(calls: ModuleCalls, marks: dict[int, Marks]) -> None:
             )
 
 
-def _outline_call(model: ir.Model, call: ModuleCall, marks: Marks, found: dict[tuple[object, ...], _Made]) -> None:
+def _move_call(model: ir.Model, call: ModuleCall, marks: Marks, found: dict[tuple[object, ...], _Made]) -> None:
     if not marks.exit:  # nothing uses the result
         for mark in marks.enter.values():
             drop_mark(mark)

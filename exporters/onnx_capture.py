@@ -16,7 +16,7 @@ from osa_runtime.exporters.examples import Examples
 from osa_runtime.exporters.folding import errors_naming_layers
 from osa_runtime.exporters.functions import DOMAIN, VERSION, FunctionChoice
 from osa_runtime.exporters.module_calls import ModuleCalls, classes_named
-from osa_runtime.exporters.module_functions import outline
+from osa_runtime.exporters.module_functions import move_into_functions
 from osa_runtime.exporters.settings import ExportSettings
 from osa_runtime.ops.coefficients import MOST_DENSE_TOKENS
 from osa_runtime.ops.folded import fewest_tokens, is_foldable
@@ -147,7 +147,7 @@ def capture(module: nn.Module, examples: Examples, settings: ExportSettings) -> 
     if choice is not None and choice.counted:
         _count_squarings(model)
     if calls.modules.marking and calls.modules.order:
-        outline(model, calls.modules, module.state_dict())
+        move_into_functions(model, calls.modules, module.state_dict())
     return model, choice
 
 

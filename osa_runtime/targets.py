@@ -81,7 +81,7 @@ class Target:
 
 @dataclass(frozen=True)
 class GraphNeeds:
-    """What decides whether a runtime takes a model.
+    """The properties of a model that decide whether a runtime takes it.
 
     ``undefined`` are operators that nothing defines, ``hides_nan`` those without a guard that some runtimes need.
     """

@@ -95,7 +95,7 @@ def draw_pictures(figure: Any, analysis: Analysis) -> None:
 
 
 def patch_grid(analysis: Analysis) -> tuple[int, int, int] | None:
-    """Rows and columns of patches, and the number of tokens before them; None if the tokens are no square patches."""
+    """Rows and columns of patches, and the number of tokens before them; None if the tokens are not square patches."""
     if analysis.pictures is None:
         return None
     height, width = analysis.pictures.shape[1:]

@@ -1,4 +1,4 @@
-"""What is measured of a model: its attention matrices, the Jacobian of a layer, and how far tokens are apart."""
+"""Measurements of a model: its attention matrices, the Jacobian of a layer, and how far tokens are apart."""
 
 from __future__ import annotations
 

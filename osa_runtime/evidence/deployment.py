@@ -41,7 +41,7 @@ def deploy_once(
     verified: bool = False,
     **options: Any,
 ) -> list[dict[str, Any]]:
-    """What became of a model with the accuracy ``trained``, as a list of one; empty if its training diverged.
+    """The fate of a model with the accuracy ``trained``, as a list of one; empty if its training diverged.
 
     ``data`` is that of the experiment, unless it is given; ``options`` are those of the export. A model whose export is
     refused is a result, too: ``refused`` says why.

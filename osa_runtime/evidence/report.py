@@ -29,7 +29,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Findings:
-    """What an experiment returns: the numbers of its claims, and the parts of its report in order."""
+    """The results of an experiment: the numbers of its claims, and the parts of its report in order."""
 
     measured: Mapping[str, float]
     parts: Sequence[str | Picture]

@@ -23,7 +23,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Bench:
-    """What an experiment works with. ``tell`` shows a line of progress."""
+    """The folder and the settings of an experiment. ``tell`` shows a line of progress."""
 
     experiment: str
     out: Path
@@ -48,7 +48,7 @@ class Bench:
         return self.out / "runs" / name
 
     def once(self, name: str, asked: dict[str, Any], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """What ``make`` returned, now or in an earlier call with the same ``asked`` that was finished."""
+        """The result of ``make``, from now or from an earlier finished call with the same ``asked``."""
         path = self.folder(f"{name}.json")
         asked = json.loads(json.dumps(asked))  # as it is read back: tuples are lists
         if path.exists():

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from osa_runtime.errors import ConfigError, InputError
 from osa_runtime.exponential import check_evaluation
 from osa_runtime.mechanisms import MECHANISMS
-from osa_runtime.nn.mlp import ACTIVATIONS
+from osa_runtime.nn.block import ACTIVATIONS
 from osa_runtime.nn.polynomial import POWERS
 from osa_runtime.nn.projection import CONDITIONINGS
 

@@ -24,7 +24,6 @@ from osa_runtime.ops.coefficients import (
     Six,
 )
 from osa_runtime.ops.graph_control import loop
-from osa_runtime.ops.horner import horner
 from osa_runtime.ops.values import trip_count, whole
 
 
@@ -112,3 +111,17 @@ def _further_steps_in_graph(
         return left - 1, _step(y, m, u, w, factor, first)
 
     return loop(unfinished, step, (count, y), (m, u, w, factor, first))[1]
+
+
+def horner(u: Tensor, w: Tensor, xw: Tensor, even: list[float], odd: list[float]) -> Tensor:
+    """Horner's scheme for a polynomial of a matrix applied to W: y₀ = Σⱼ uʲ(eⱼ + oⱼX)·W/e₀.
+
+    yⱼ = (eⱼ₊₁/eⱼ)·u·yⱼ₊₁ + W + (oⱼ/eⱼ)·XW is divided by eⱼ, so that the factor of the product goes into the product.
+    u (b, m, m), W and XW (b, m, e).
+    """
+    top = len(even) - 1
+    y = torch.add(w, xw, alpha=odd[top] / even[top])
+    for k in range(top):
+        j = top - 1 - k
+        y = torch.baddbmm(torch.add(w, xw, alpha=odd[j] / even[j]), u, y, alpha=even[j + 1] / even[j])
+    return y

@@ -85,7 +85,7 @@ def _copies(ort: Any, source: Source, outputs: Sequence[str]) -> Copies | None:
 
 
 def _is_private(folder: Path) -> bool:
-    """True if nobody else can write there."""
+    """True if no other user can write there."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.stat()
     return not hasattr(os, "getuid") or (
@@ -95,7 +95,7 @@ def _is_private(folder: Path) -> bool:
 
 @functools.cache
 def processor() -> str:
-    """What ONNX Runtime may have optimised for: the model and the instructions of the processor."""
+    """The model and the instructions of the processor, which ONNX Runtime optimised for."""
     try:
         first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
         wanted = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags", "Features", "CPU part")

@@ -80,6 +80,6 @@ class Guard:
 
 
 def _name(host: bytes) -> str:
-    """Without the port and the brackets of an address; empty when it is none."""
+    """The host without its port and the brackets of an address; empty if it is not valid."""
     match = HOST.fullmatch(host.decode("latin-1"))
     return match[1] or match[2] if match else ""

@@ -71,7 +71,7 @@ def shown(value: object) -> str:
 
 
 def as_refusal(error: BaseException) -> Refusal:
-    """Any error as what the client is told."""
+    """The refusal that the client receives for an error."""
     if isinstance(error, Refusal):
         return error
     if isinstance(error, InputError):

@@ -216,11 +216,8 @@ class _Verification:
         )
 
     def _data(self) -> list[Case]:
-        return (
-            []
-            if self.settings.data is None
-            else data_cases(self.settings.data, self.subject.session, self._interface())
-        )
+        data = self.settings.data
+        return [] if data is None else data_cases(data, self.subject.session, self._interface())
 
     def _interface(self) -> Interface:
         known, expected = self.subject.interface, self.expected

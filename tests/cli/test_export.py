@@ -21,7 +21,7 @@ from osa_runtime.nn import OrthogonalSelfAttention
 
 pytestmark = pytest.mark.slow
 
-OSA = [sys.executable, "-m", "osa_runtime.cli"]
+OSA = [sys.executable, "-m", "osa_runtime"]
 
 FACTORY = """
 import torch

@@ -51,7 +51,11 @@ def in_code(file: str, old: str, new: str) -> Rewrite:
             "the model (SkiplessViT): code, line",
         ),
         (
-            in_code("nn/mlp.py", "  def forward", "  # quiet\n  def forward"),
+            in_code(
+                "nn/block.py",
+                "  def forward(self: __torch__.osa_runtime.nn.block.IsometricMLP",
+                "  # quiet\n  def forward(self: __torch__.osa_runtime.nn.block.IsometricMLP",
+            ),
             "stack.blocks.0.mlp (IsometricMLP): code, line",
         ),
         (

@@ -97,8 +97,8 @@ class Engine:
     async def infer(
         self, request: InferenceRequest, *, alone: bool = False, watch: Watch = lambda _: None
     ) -> InferenceResponse:
-        """Queue a request and wait for its answer; a refusal is raised. When the caller is cancelled the request leaves
-        the queue; so it does when the client leaves, of which ``watch`` is told what to call then.
+        """Queue a request and wait for its answer; a refusal is raised. The request leaves the queue
+        when the caller is cancelled or the client disconnects; ``watch`` receives what to call then.
 
         ``alone`` says that no other request can have come by now, so that a short run need not wait for company.
         """

@@ -66,7 +66,7 @@ Run = Callable[[dict[str, Array]], dict[str, Array]]
 
 
 class NonFiniteError(BadRequest, status=422):
-    """The model gave NaN or Inf for finite inputs: it has no answer to them."""
+    """The model returned NaN or Inf for finite inputs, so it has no answer to them."""
 
 
 @dataclass(slots=True)

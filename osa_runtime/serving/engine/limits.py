@@ -24,7 +24,7 @@ SWEEP = 0.25  # seconds between two looks for connections whose time is over
 MAX_REFUSED = (
     64  # connections beyond the limit, where probes are answered and others told so; a new one ends the oldest
 )
-UNUSED = 1.0  # seconds after which a connection that asks nothing gives its place to one that may
+UNUSED = 1.0  # seconds after which an idle connection is closed if its place is needed
 
 
 class Sweepable(Protocol):
@@ -67,7 +67,7 @@ class Connections:
         return Unavailable(f"The server has {self.most} connections open, its limit; try again later.")
 
     def add(self, connection: Sweepable) -> bool:
-        """``enter`` for a connection that is looked after: it is told when it must go."""
+        """``enter`` for a connection that can be dropped when its place is needed."""
         if self.open >= self.most:
             self._free_place()
         served = self.enter()
@@ -84,7 +84,7 @@ class Connections:
             self.leave(served)
 
     def _free_place(self) -> None:
-        """Of those that ask nothing, the one that has asked nothing for longest gives its place up."""
+        """Close the connection that has been idle for longest."""
         idle = [(c.idle_since, c) for c, served in self._places.items() if served and c.idle_since is not None]
         since, connection = min(idle, key=lambda pair: pair[0], default=(0.0, None))
         if connection is not None and asyncio.get_running_loop().time() - since > UNUSED:

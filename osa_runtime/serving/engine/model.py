@@ -148,7 +148,7 @@ class ServedModel:
             )
 
     async def close(self) -> None:
-        """Answer what is queued, then give the memory back."""
+        """Answer what is queued, then release the memory."""
         await self.batcher.close()
         self.session.close()
 

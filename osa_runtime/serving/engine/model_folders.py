@@ -119,7 +119,7 @@ def check_certificate(artifact: Artifact, trusted_keys: Sequence[Path] = ()) -> 
 
 
 def check_keys(paths: Sequence[Path]) -> None:
-    """When a server starts: each must be a public key."""
+    """Check at the start of a server that each is a public key."""
     if paths:
         from osa_runtime.parity.signing import read_public_key
 

@@ -24,7 +24,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """``problem`` is what went wrong, ``value`` else what was asked for."""
+    """The value of an answer, or the ``problem`` that prevented it."""
 
     key: int
     value: Any = None
@@ -61,7 +61,7 @@ class Channel:
             del self._waiting[question.key]
 
     def close(self) -> None:
-        """When the other end has ended: take its last words, and leave nobody waiting."""
+        """Read the last messages of an end that is gone, and fail every question that still waits."""
         while not self._lost and self._connection.poll():
             self._read()
         if not self._lost:
@@ -99,6 +99,6 @@ class Channel:
     async def _answer(self, question: Question) -> None:
         try:
             answer = Answer(question.key, await self._handle(question.what, question.argument))
-        except Exception as error:  # noqa: BLE001 - whatever it was, the one who asked must not wait for ever
+        except Exception as error:  # noqa: BLE001 - every question needs an answer, or its sender waits forever
             answer = Answer(question.key, problem=str(error) or type(error).__name__)
         self._send(answer)

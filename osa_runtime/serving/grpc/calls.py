@@ -174,7 +174,7 @@ class GrpcCalls(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no ty
             return
 
     def _status(self, name: str) -> Any:
-        """As ``/v2/health/ready`` and ``/v2/models/NAME/ready`` have it."""
+        """The status that ``/v2/health/ready`` and ``/v2/models/NAME/ready`` report."""
         if name in WHOLE:
             return Status.SERVING if self._engine.ready else Status.NOT_SERVING
         if not self._engine.repository.knows(name):

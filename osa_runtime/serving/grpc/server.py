@@ -16,9 +16,9 @@ STREAMS = 64  # calls of one connection at a time; further ones wait in the clie
 SPARE = 64  # connections beyond the limit of calls, so that probes find one
 METADATA = 64 << 10  # bytes
 HANDSHAKE = 10.0  # seconds from the connection to its first settings
-PING = 30.0  # seconds after which a silent peer is asked whether it is there
+PING = 30.0  # seconds of silence after which a peer is pinged
 PONG = 10.0  # seconds that it has to answer
-CLIENT_PING = 5.0  # seconds between pings of a client that asks nothing
+CLIENT_PING = 5.0  # seconds between pings of an idle client
 
 
 class GrpcServer:

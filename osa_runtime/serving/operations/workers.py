@@ -46,7 +46,7 @@ def run_workers(settings: ServerSettings, log: LogSettings, on_ready: OnReady) -
 
 @dataclass(eq=False)
 class Worker:
-    """A process from the view of its parent. ``latest`` is the last snapshot that it gave.
+    """A process from the view of its parent. ``latest`` is the last snapshot that it sent.
 
     ``ready`` has its addresses, or why it never takes requests.
     """

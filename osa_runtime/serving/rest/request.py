@@ -192,7 +192,7 @@ remembered_layout = functools.lru_cache(REMEMBERED)(read_layout)
 
 
 def _read_body(text: bytes | bytearray) -> _Body:
-    """As objects, a text takes many times its size: of a large one, all but the values is measured first."""
+    """The parsed body. Objects take many times the size of their text, so all but the values is measured first."""
     if text.count(b"{") > 4 * MAX_TENSORS:
         raise BadRequest(f"The body has more than {4 * MAX_TENSORS} objects; expected at most {MAX_TENSORS} tensors.")
     if len(text) > LARGE:

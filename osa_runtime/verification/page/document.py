@@ -26,7 +26,7 @@ from osa_runtime.verification.page.figures import histogram_plot, sizes_plot
 from osa_runtime.verification.page.heads import heads_plots
 from osa_runtime.verification.page.markup import Html, folded, join, number, section, tag
 from osa_runtime.verification.page.tables import (
-    bisection_facts,
+    bisection_rows,
     checks_table,
     layers_table,
     reproduction,
@@ -69,7 +69,7 @@ def _sections(certificate: Certificate) -> list[tuple[str, str, Html]]:
     """Name, anchor and content of each section that is not empty."""
     layers, units = layers_table(certificate), units_table(certificate)
     found = [
-        ("Where the fault is", "fault", bisection_facts(certificate)),
+        ("Where the fault is", "fault", bisection_rows(certificate)),
         ("Checks", "checks", checks_table(certificate)),
         ("Cases", "cases", join([cases_table(certificate), metrics_table(certificate)])),
         ("Parts", "parts", join([units_plot(certificate), units])),
@@ -211,20 +211,20 @@ def cards(certificate: Certificate) -> Html:
 
 
 def _card(heading: str, party: dict[str, Any]) -> Html:
-    facts: dict[str, object] = {"name": party.get("name"), "model": party.get("model")}
-    facts["format"] = ", ".join(str(party[key]) for key in ("format", "dtype") if party.get(key))
-    facts["inputs"] = "; ".join(map(str, party.get("inputs") or ()))
-    facts["outputs"] = "; ".join(map(str, party.get("outputs") or ()))
-    facts["attention"] = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in (party.get("osa") or {}).items())
-    facts["made from"] = (party.get("source") or {}).get("model")
-    facts["ran on"] = (party.get("placement") or {}).get("provider")
+    rows: dict[str, object] = {"name": party.get("name"), "model": party.get("model")}
+    rows["format"] = ", ".join(str(party[key]) for key in ("format", "dtype") if party.get(key))
+    rows["inputs"] = "; ".join(map(str, party.get("inputs") or ()))
+    rows["outputs"] = "; ".join(map(str, party.get("outputs") or ()))
+    rows["attention"] = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in (party.get("osa") or {}).items())
+    rows["made from"] = (party.get("source") or {}).get("model")
+    rows["ran on"] = (party.get("placement") or {}).get("provider")
     hashes = dict(party.get("files") or {}) | ({"sha256": party["sha256"]} if party.get("sha256") else {})
-    facts |= {name: tag("span", digest, class_="hash") for name, digest in hashes.items()}
-    return tag("div", tag("h3", heading), _list(facts), class_="card")
+    rows |= {name: tag("span", digest, class_="hash") for name, digest in hashes.items()}
+    return tag("div", tag("h3", heading), _list(rows), class_="card")
 
 
-def _list(facts: Any) -> Html:
-    pairs = [(tag("dt", key), tag("dd", value)) for key, value in facts.items() if value]
+def _list(rows: Any) -> Html:
+    pairs = [(tag("dt", key), tag("dd", value)) for key, value in rows.items() if value]
     return tag("dl", *(part for pair in pairs for part in pair))
 
 

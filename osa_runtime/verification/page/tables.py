@@ -95,14 +95,14 @@ def layers_table(certificate: Certificate) -> Html:
     return folded(f"All {len(layers)} measurements of layers", tag("p", said), table(columns, rows, notes))
 
 
-def bisection_facts(certificate: Certificate) -> Html:
+def bisection_rows(certificate: Certificate) -> Html:
     found = certificate.bisection
     if found is None:
         return Html("")
-    facts = [("first wrong signal behind", found.cumulative or "no part"), ("on the case", found.case)]
+    rows = [("first wrong signal behind", found.cumulative or "no part"), ("on the case", found.case)]
     if certificate.kind != "compare":
-        facts.insert(0, ("wrong by itself", found.alone or "no part"))
-    lines = [tag("dl", *(part for name, value in facts for part in (tag("dt", name), tag("dd", tag("code", value)))))]
+        rows.insert(0, ("wrong by itself", found.alone or "no part"))
+    lines = [tag("dl", *(part for name, value in rows for part in (tag("dt", name), tag("dd", tag("code", value)))))]
     if found.repro is not None and found.repro.startswith("not written"):
         lines.append(tag("p", f"The folder that reproduces it was {found.repro}"))
     elif found.repro is not None:
@@ -157,8 +157,8 @@ def reproduction(certificate: Certificate) -> Html:
                 f"from {_later(seed)} on.",
             )
         )
-    facts = {key: value for key, value in settings.items() if value is not None and value is not False}
-    lines.append(tag("dl", *(part for k, v in facts.items() for part in (tag("dt", k), tag("dd", _value(v))))))
+    rows = {key: value for key, value in settings.items() if value is not None and value is not False}
+    lines.append(tag("dl", *(part for k, v in rows.items() for part in (tag("dt", k), tag("dd", _value(v))))))
     return join(lines)
 
 

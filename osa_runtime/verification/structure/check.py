@@ -109,8 +109,8 @@ def _compared(subject: Subject, manifest: Manifest, again: Artifact) -> Structur
     if not others:
         return _failed(shown(differences))
     note = f"numbers only: {shown(differences, 1)}; that may be due to {', '.join(others)}"
-    facts = manifest_differences(manifest, again.manifest, OF_REFERENCE) if known else None
-    return Structure(tuple(_despite_versions(facts, found, wanted)), (note,))
+    claims = manifest_differences(manifest, again.manifest, OF_REFERENCE) if known else None
+    return Structure(tuple(_despite_versions(claims, found, wanted)), (note,))
 
 
 def _compiled(manifest: Manifest) -> str | None:
@@ -119,12 +119,12 @@ def _compiled(manifest: Manifest) -> str | None:
     return target.file if target is not None and target.file in manifest.files else None
 
 
-def _despite_versions(facts: Sequence[str] | None, found: Model, wanted: Model) -> Iterator[Check]:
+def _despite_versions(claims: Sequence[str] | None, found: Model, wanted: Model) -> Iterator[Check]:
     """Checks for other versions: the graphs may differ, but weights and the reference's own fields must agree."""
     yield _check_weights(found.weights(), wanted.weights())
-    if facts is not None:
-        text = shown(facts) if facts else "it says of inputs, outputs, values and classes what the reference says"
-        yield Check("manifest", not facts, text)
+    if claims is not None:
+        text = shown(claims) if claims else "it says of inputs, outputs, values and classes what the reference says"
+        yield Check("manifest", not claims, text)
 
 
 def _check_weights(found: Mapping[str, Array], wanted: Mapping[str, Array]) -> Check:

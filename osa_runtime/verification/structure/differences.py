@@ -34,7 +34,7 @@ def graph_differences(found: Model, expected: Model) -> list[str]:
 
 def _same(mine: Scope, theirs: Scope) -> bool:
     """True if the models are equal apart from head and claims, so that no message above has to be complete."""
-    facts = [
+    compared = [
         (
             [scope.digest(name) for name in scope.graph.outputs],
             sorted(scope.nodes),
@@ -44,14 +44,14 @@ def _same(mine: Scope, theirs: Scope) -> bool:
         )
         for scope in (mine, theirs)
     ]
-    return facts[0] == facts[1]
+    return compared[0] == compared[1]
 
 
 def _head(found: Model, expected: Model) -> Iterator[str]:
     for name in {**expected.head, **found.head}:
         mine, theirs = found.head.get(name), expected.head.get(name)
         if mine is None or theirs is None or mine.digest != theirs.digest:
-            texts = ("nothing" if fact is None else fact.text() for fact in (mine, theirs))
+            texts = ("nothing" if it is None else it.text() for it in (mine, theirs))
             yield "{}: {}, expected {}".format(name, *texts)
 
 
@@ -120,7 +120,7 @@ class Walk:
 
     def _compare_nodes(self, pair: Pair, a: Node, b: Node) -> None:
         before = len(self.found), len(self.waiting)
-        self._compare_facts(pair, a, b)
+        self._compare_properties(pair, a, b)
         self._compare_functions(pair, b)
         if len(a.inputs) != len(b.inputs):
             self._report(pair, f"{b} has {len(a.inputs)} inputs, expected {len(b.inputs)}")
@@ -132,11 +132,11 @@ class Walk:
         if before == (len(self.found), len(self.waiting)):
             self._report(pair, f"{b} is not the one of a fresh export")
 
-    def _compare_facts(self, pair: Pair, a: Node, b: Node) -> None:
-        for name in sorted({*a.facts, *b.facts}):
-            mine, theirs = a.facts.get(name), b.facts.get(name)
+    def _compare_properties(self, pair: Pair, a: Node, b: Node) -> None:
+        for name in sorted({*a.properties, *b.properties}):
+            mine, theirs = a.properties.get(name), b.properties.get(name)
             if mine is None or theirs is None or mine.digest != theirs.digest:
-                texts = ("nothing" if fact is None else fact.text() for fact in (mine, theirs))
+                texts = ("nothing" if it is None else it.text() for it in (mine, theirs))
                 self._report(pair, "{}: {} is {}, expected {}".format(b, name, *texts))
         for name in sorted({*a.bodies, *b.bodies}):
             if name not in a.bodies or name not in b.bodies:

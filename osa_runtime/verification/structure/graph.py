@@ -1,4 +1,4 @@
-"""A graph of any format for comparison: the facts and inputs of its nodes, and digests of its values.
+"""A graph of any format for comparison: the properties and inputs of its nodes, and digests of its values.
 
 Digests depend on what is computed, not on names or the order of nodes.
 The digest of a value covers the node that makes it, all its attributes, the digests of all its inputs, and the bodies
@@ -29,7 +29,7 @@ class MalformedGraphError(Exception):
 
 
 @dataclass(frozen=True)
-class Fact:
+class Property:
     """A property of a node: a digest to compare, and the text for a message."""
 
     digest: bytes
@@ -44,7 +44,7 @@ class Node:
     operator: Operator
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    facts: Mapping[str, Fact] = field(default_factory=dict)
+    properties: Mapping[str, Property] = field(default_factory=dict)
     bodies: Mapping[str, Graph] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -82,11 +82,11 @@ class Graph:
 
 @dataclass(frozen=True)
 class Model:
-    """A model; ``head`` holds facts about all of it, including the types of the graph's inputs and outputs."""
+    """A model; ``head`` holds properties of all of it, including the types of the graph's inputs and outputs."""
 
     graph: Graph
     functions: Mapping[Operator, Graph] = field(default_factory=dict)
-    head: Mapping[str, Fact] = field(default_factory=dict)
+    head: Mapping[str, Property] = field(default_factory=dict)
 
     def weights(self) -> dict[str, Array]:
         return {name: tensor.array() for name, tensor in self.graph.tensors.items()}
@@ -97,13 +97,13 @@ def array_tensor(array: Array) -> StoredTensor:
     return StoredTensor(digest(str(array.dtype), list(array.shape), content.tobytes()), lambda: array)
 
 
-def fact(value: Any) -> Fact:
-    """A fact whose text is all of it."""
-    return Fact(digest(repr(value)), lambda: str(value)[:200])
+def property_of(value: Any) -> Property:
+    """A property whose text is all of it."""
+    return Property(digest(repr(value)), lambda: str(value)[:200])
 
 
-def content_fact(content: bytes) -> Fact:
-    return Fact(found := digest(content), lambda: f"{len(content)} bytes with the hash {found.hex()[:12]}")
+def property_of_content(content: bytes) -> Property:
+    return Property(found := digest(content), lambda: f"{len(content)} bytes with the hash {found.hex()[:12]}")
 
 
 def digest(*parts: Any) -> bytes:
@@ -221,7 +221,7 @@ class Scope:
             self.functions.digest(node.operator),
             [self.digest(name) for name in node.inputs],
             len(node.outputs),
-            [(name, node.facts[name].digest) for name in sorted(node.facts)],
+            [(name, node.properties[name].digest) for name in sorted(node.properties)],
             [(name, self.bodies[node, name].own_digest()) for name in sorted(node.bodies)],
         )
 

@@ -1,4 +1,4 @@
-"""An ONNX model as a graph to compare. Fields unknown here count as facts, so that none is missed."""
+"""An ONNX model as a graph to compare. Fields unknown here count as properties, so that none is missed."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from onnx.numpy_helper import to_array
 from osa_runtime.external_data import external_files
 from osa_runtime.onnx_files import input_specs, output_specs, readable_errors
 from osa_runtime.verification.structure.graph import (
-    Fact,
     Graph,
     MalformedGraphError,
     Model,
     Node,
     Operator,
+    Property,
     StoredTensor,
     array_tensor,
     digest,
-    fact,
+    property_of,
 )
 
 NAMING = ("name", "doc_string", "metadata_props")  # metadata of the parts of a model is for tools alone
@@ -38,11 +38,11 @@ def onnx_model(model: onnx.ModelProto) -> Model:
     inputs, outputs = ([_own(v, *NAMING[1:]) for v in values] for values in (model.graph.input, model.graph.output))
     others = {field.name: str(value)[:80] for field, value in model.ListFields() if field.name not in MODEL_PARTS}
     head = {
-        "the IR version": fact(model.ir_version),
-        "operator sets": fact(dict(sorted(opsets.items()))),
-        "inputs of the graph": Fact(digest(inputs), lambda: _listed(input_specs(model))),
-        "outputs of the graph": Fact(digest(outputs), lambda: _listed(output_specs(model))),
-        "other fields of the model": Fact(digest(_own(model, *MODEL_PARTS)), lambda: str(others or "none")),
+        "the IR version": property_of(model.ir_version),
+        "operator sets": property_of(dict(sorted(opsets.items()))),
+        "inputs of the graph": Property(digest(inputs), lambda: _listed(input_specs(model))),
+        "outputs of the graph": Property(digest(outputs), lambda: _listed(output_specs(model))),
+        "other fields of the model": Property(digest(_own(model, *MODEL_PARTS)), lambda: str(others or "none")),
     }
     return Model(_graph(model.graph, opsets), dict(functions), head)
 
@@ -92,19 +92,19 @@ def _node(node: onnx.NodeProto, opsets: dict[str, int]) -> Node:
         raise MalformedGraphError(f"{node.op_type} belongs to the domain {domain!r}, which is not imported")
     _refuse_twice("the attribute", [attribute.name for attribute in node.attribute])
     bodies = {a.name: _graph(a.g, opsets) for a in node.attribute if a.type == onnx.AttributeProto.GRAPH}
-    facts = {a.name: _attribute(a) for a in node.attribute if a.name not in bodies}
+    properties = {a.name: _attribute(a) for a in node.attribute if a.name not in bodies}
     rest = _own(node, *NAMING, "input", "output", "attribute", "op_type", "domain", "overload")
-    facts["operator set"] = fact(opsets[domain])
-    facts["other fields"] = Fact(digest(rest), lambda: repr(rest))
+    properties["operator set"] = property_of(opsets[domain])
+    properties["other fields"] = Property(digest(rest), lambda: repr(rest))
     operator = (domain, *filter(None, [node.overload]), node.op_type)
-    return Node(node.name, operator, _trimmed(node.input), _trimmed(node.output), facts, bodies)
+    return Node(node.name, operator, _trimmed(node.input), _trimmed(node.output), properties, bodies)
 
 
-def _attribute(attribute: onnx.AttributeProto) -> Fact:
+def _attribute(attribute: onnx.AttributeProto) -> Property:
     if attribute.type == onnx.AttributeProto.TENSOR and not attribute.ref_attr_name:
         tensor = _tensor(attribute.t)
-        return Fact(tensor.digest, lambda: str(tensor.array().tolist())[:80])
-    return Fact(digest(_own(attribute, "doc_string")), lambda: _text(attribute))
+        return Property(tensor.digest, lambda: str(tensor.array().tolist())[:80])
+    return Property(digest(_own(attribute, "doc_string")), lambda: _text(attribute))
 
 
 def _text(attribute: onnx.AttributeProto) -> str:

@@ -1,4 +1,4 @@
-"""A file of torch.export as a graph to compare. Fields unknown here count as facts, too."""
+"""A file of torch.export as a graph to compare. Fields unknown here count as properties, too."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ import torch
 
 from osa_runtime.verification.structure.graph import (
     Array,
-    Fact,
     Graph,
     MalformedGraphError,
     Model,
     Node,
+    Property,
     StoredTensor,
-    content_fact,
     digest,
-    fact,
+    property_of,
+    property_of_content,
     read_entries,
 )
 
@@ -54,7 +54,7 @@ def _model(entries: Mapping[str, bytes]) -> Model:
     for place, (argument, spec) in enumerate(_pairs(content["inputs"], signature.pop("input_specs"))):
         said, (graph_name,) = next(iter(spec.values())), list(_names(argument))
         key = next((said[k] for k in ("parameter_name", "buffer_name", "tensor_constant_name") if k in said), None)
-        head[f"input {place}"] = fact(_without_names(spec))
+        head[f"input {place}"] = property_of(_without_names(spec))
         if key is None:
             # Types and shapes of the inputs are checked when a program runs, those of other values never.
             inputs[graph_name] = digest(json.dumps(content["tensor_values"].get(graph_name), sort_keys=True))
@@ -62,16 +62,16 @@ def _model(entries: Mapping[str, bytes]) -> Model:
             names[graph_name] = key
             tensors[key] = weights[key]
     outputs = _pairs(content["outputs"], signature.pop("output_specs"))
-    head |= {f"output {i}": fact(_without_names(spec)) for i, (_, spec) in enumerate(outputs)}
+    head |= {f"output {i}": property_of(_without_names(spec)) for i, (_, spec) in enumerate(outputs)}
     for level, fields in (("program", program), ("module", module), ("signature", signature)):
-        head |= {f"{level}: {name}": fact(value) for name, value in fields.items()}
+        head |= {f"{level}: {name}": property_of(value) for name, value in fields.items()}
     head |= {
-        f"the unused weight {name}": Fact(tensor.digest, lambda: "there")
+        f"the unused weight {name}": Property(tensor.digest, lambda: "there")
         for name, tensor in weights.items()
         if name not in tensors
     }
     head |= {
-        f"the entry {name}": content_fact(content)
+        f"the entry {name}": property_of_content(content)
         for name, content in entries.items()
         if name not in {PROGRAM, *CONFIGS, *NOT_COMPARED, *paths}
     }
@@ -151,10 +151,10 @@ def _nodes(nodes: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> Iter
 
 
 def _node(content: Mapping[str, Any], names: Mapping[str, str], after: Sequence[str], number: int) -> Node:
-    facts, bodies, reads = {}, {}, []
+    properties, bodies, reads = {}, {}, []
     for place, argument in enumerate(content["inputs"]):
         label, value = argument["name"] or f"argument {place}", argument["arg"]
-        if label in facts:
+        if label in properties:
             raise ValueError(f"{content['name']} ({content['target']}) is given {label} twice")
         if "as_graph" in value:
             inner = value["as_graph"]["graph"]
@@ -162,15 +162,15 @@ def _node(content: Mapping[str, Any], names: Mapping[str, str], after: Sequence[
         else:
             reads += [names.get(name, name) for name in _names(value)]
         literal = _without_names(value) if "as_graph" not in value else "a graph"
-        facts[label] = Fact(digest(repr((literal, argument.get("kind")))), partial(_text, literal))
+        properties[label] = Property(digest(repr((literal, argument.get("kind")))), partial(_text, literal))
     rest = {k: v for k, v in content.items() if k not in ("inputs", "outputs", "target", "metadata", "name")}
-    facts["other fields"] = fact(rest)
-    facts["outputs"] = fact([_without_names(output) for output in content["outputs"]])
+    properties["other fields"] = property_of(rest)
+    properties["outputs"] = property_of([_without_names(output) for output in content["outputs"]])
     outputs = tuple(name for output in content["outputs"] for name in _names(output)) or (f"nothing from {number}",)
     layer = str(content.get("metadata", {}).get("nn_module_stack", "")).split(";")[-1].split(",")[1:2]
     label = f"{layer[0]}/{content['name']}" if layer and layer[0] and layer[0][0] != "_" else str(content["name"])
     operator = content["target"].removeprefix("torch.ops.")
-    return Node(label, (operator,), (*reads, *after), outputs, facts, bodies)
+    return Node(label, (operator,), (*reads, *after), outputs, properties, bodies)
 
 
 def _changes_in_place(content: Mapping[str, Any]) -> bool:

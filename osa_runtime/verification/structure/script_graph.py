@@ -15,15 +15,15 @@ import numpy as np
 from osa_runtime.exporters.torch_exports import in_order, is_code, is_needed
 from osa_runtime.verification.structure.graph import (
     Array,
-    Fact,
     Graph,
     MalformedGraphError,
     Model,
     Node,
+    Property,
     StoredTensor,
-    content_fact,
     digest,
-    fact,
+    property_of,
+    property_of_content,
     read_entries,
 )
 
@@ -61,12 +61,12 @@ def _model(entries: Mapping[str, bytes]) -> Model:
         *(name for name in entries if is_code(name, "model")),
     }
     head = {
-        f"the function {name}, line {number:03}": fact(line)
+        f"the function {name}, line {number:03}": property_of(line)
         for name, lines in code.items()
         if name not in builder.classes
         for number, line in enumerate(lines)
     }
-    head |= {f"the entry {name}": content_fact(entries[name]) for name in entries if name not in used}
+    head |= {f"the entry {name}": property_of_content(entries[name]) for name in entries if name not in used}
     return Model(Graph({}, builder.tensors, tuple(builder.nodes), (root, constants)), head=head)
 
 
@@ -98,19 +98,19 @@ class _Builder:
         elif isinstance(content, _Object):
             self.classes.add(content.kind)
             lines = self.code.get(content.kind, [])
-            facts = {f"code, line {number:03}": fact(line) for number, line in enumerate(lines)}
-            self._node(path, name, content.kind, content.state, facts)
+            properties = {f"code, line {number:03}": property_of(line) for number, line in enumerate(lines)}
+            self._node(path, name, content.kind, content.state, properties)
         elif isinstance(content, (dict, list, tuple)):
             items = content if isinstance(content, dict) else {str(i): item for i, item in enumerate(content)}
             self._node(path, name, type(content).__name__, items, {})
         else:
-            self.nodes.append(Node(name, (type(content).__name__,), (), (name,), {"value": fact(content)}))
+            self.nodes.append(Node(name, (type(content).__name__,), (), (name,), {"value": property_of(content)}))
         return name
 
-    def _node(self, path: str, name: str, kind: str, items: Mapping[Any, Any], facts: dict[str, Fact]) -> None:
-        facts["attributes"] = fact(list(map(repr, items)))
+    def _node(self, path: str, name: str, kind: str, items: Mapping[Any, Any], properties: dict[str, Property]) -> None:
+        properties["attributes"] = property_of(list(map(repr, items)))
         reads = tuple(self.value(f"{path}.{key}".lstrip("."), item) for key, item in items.items())
-        self.nodes.append(Node(name, (kind.rpartition(".")[2],), reads, (name,), facts))
+        self.nodes.append(Node(name, (kind.rpartition(".")[2],), reads, (name,), properties))
 
     def _tensor(self, name: str, stored: _Stored) -> None:
         (_, kind, key, _, count), offset, sizes, strides, _, *rest = stored.arguments
