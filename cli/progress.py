@@ -58,14 +58,14 @@ class TrainingProgress(_Bar):
         figures = TextColumn("{task.fields[figures]}")
         super().__init__(console, figures, TimeElapsedColumn(), TimeRemainingColumn())
         self._console = console
-        self._epochs = self._steps = 0
+        self._epochs = 0
 
     def __enter__(self) -> TrainingProgress:
         self._bar.start()
         return self
 
     def begin(self, epochs: int, steps: int, finished: int) -> None:
-        self._epochs, self._steps = epochs, steps
+        self._epochs = epochs
         if finished:
             self._console.print(f"Continuing after epoch {finished} of {epochs}.", highlight=False)
         self._task = self._bar.add_task("training", total=epochs * steps, completed=finished * steps, figures="")

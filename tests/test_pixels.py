@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +24,6 @@ pytestmark = pytest.mark.slow
 SIZES = {"image_size": (8, 8), "patch_size": 4, "dim": 16, "depth": 1, "heads": 2}
 TRAINED = Standardisation((4.0, 5.0, 6.0), (2.0, 3.0, 4.0), (0.0, 16.0))
 
-Damage = Callable[[dict[str, object]], object]
 
 
 @pytest.fixture(scope="module")

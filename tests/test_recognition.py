@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,6 @@ from osa_runtime.recognition import FileKind, file_kind
 
 pytestmark = pytest.mark.slow
 
-Make = Callable[[Path], object]
 
 
 class Trap:

@@ -43,11 +43,6 @@ def without(array: np.ndarray) -> np.ndarray:
     return np.zeros_like(array)
 
 
-def swap_rows(array: np.ndarray) -> np.ndarray:
-    array[[3, 7]] = array[[7, 3]]
-    return array
-
-
 def swap_heads(array: np.ndarray) -> np.ndarray:
     """The columns of [Q K V] of the two heads, in the (dim, 3·dim) matrix of the exported product."""
     return np.concatenate(np.split(array, 2, 1)[::-1], 1)
