@@ -27,7 +27,7 @@ FACTORY = "`osa export --factory package.module:function --weights {path} --out 
 
 @dataclass(frozen=True)
 class Found:
-    """``what`` completes "PATH is …"; the others are advice for callers that expected something else."""
+    """``what`` completes "PATH is …"; the other fields are advice for callers that expected something else."""
 
     what: str
     for_artifact: str = f"{EXPECTED_ARTIFACT}."

@@ -25,7 +25,6 @@ SIZES = {"image_size": (8, 8), "patch_size": 4, "dim": 16, "depth": 1, "heads": 
 TRAINED = Standardisation((4.0, 5.0, 6.0), (2.0, 3.0, 4.0), (0.0, 16.0))
 
 
-
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = SkiplessViT(ViTConfig(classes=10, channels=3, **SIZES))

@@ -21,7 +21,6 @@ from osa_runtime.recognition import FileKind, file_kind
 pytestmark = pytest.mark.slow
 
 
-
 class Trap:
     """Unpickling it leaves a mark."""
 

@@ -1,4 +1,4 @@
-"""Checks after quantising, whatever the quantiser did, and the deviation of the outputs from the source."""
+"""Checks of any quantised model, and the deviation of the outputs from the source."""
 
 from __future__ import annotations
 

@@ -32,18 +32,18 @@ def read_token(path: Path | None) -> str | None:
     return token
 
 
-# Probes of orchestrators carry no token, and the page asks for it; neither tells anything about the models.
+# Open to all: probes of orchestrators carry no token, and the page asks for it. Neither shows anything of the models.
 PROBES = frozenset({"/v2/health/live", "/v2/health/ready"})
 OPEN_PATHS = PROBES | {"/"}
 
 
 class Guard:
-    """``loopback``: only names of this machine are answered, where there is no token to keep others out."""
+    """``loopback``: without a token, only requests under a name of this machine are answered."""
 
     def __init__(self, token: str | None, *, loopback: bool = False) -> None:
         self._expected = f"Bearer {token}".encode() if token else None
         self._own_names_only = loopback and not token
-        self._known: set[bytes] = set()  # values of Host that were found good
+        self._known: set[bytes] = set()  # valid values of Host
 
     def check(self, headers: Mapping[bytes, bytes], path: str = "") -> None:
         host = headers.get(b"host", b"")
@@ -60,7 +60,7 @@ class Guard:
             raise Unauthenticated("The bearer token is missing or wrong; send the header Authorization: Bearer TOKEN.")
 
     def _check_host(self, host: bytes) -> None:
-        """A name of someone else that leads here (DNS rebinding) makes a page of theirs look like one of ours."""
+        """Refuse foreign names that resolve to this machine (DNS rebinding): their pages would look like ours."""
         if not is_loopback(_name(host)):
             raise Forbidden(
                 f"The host is {host[:80].decode('latin-1')!r}; without a token this server answers to localhost, "
@@ -70,7 +70,7 @@ class Guard:
             self._known.add(host)
 
     def _check_origin(self, origin: bytes, host: bytes) -> None:
-        """A page from elsewhere may make a browser send requests to this machine; it shall not load or unload."""
+        """Refuse pages of other origins, which could make a browser load or unload models here."""
         try:
             where = urlsplit(origin.decode("latin-1")).netloc
         except ValueError:  # a bracket that does not close

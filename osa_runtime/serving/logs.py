@@ -45,6 +45,6 @@ class Log:
         time = datetime.now(UTC).isoformat(timespec="milliseconds")
         fields = {"worker": self._worker} | fields
         line = {"time": time, "level": level, "event": event} | {k: v for k, v in fields.items() if v is not None}
-        with self._lock, contextlib.suppress(OSError, ValueError):  # the reader of the log has gone; serve on
+        with self._lock, contextlib.suppress(OSError, ValueError):  # the reader of the log is gone; go on serving
             self._stream.write(orjson.dumps(line, default=str).decode() + "\n")
             self._stream.flush()

@@ -54,8 +54,8 @@ class ServerSettings:
     allow_fallback: bool = False
     threads: int | None = None
     versions: int = 1  # how many of the newest versions of a model are served
-    watch: float | None = None  # seconds between two looks at the files
-    drain: float = 30.0  # seconds that requests get to finish after SIGTERM
+    watch: float | None = None  # seconds between checks of the files
+    drain: float = 30.0  # seconds for requests to finish after SIGTERM
     require_certificate: bool = False
     trusted_keys: tuple[Path, ...] = ()  # certificates must be signed by one of these public keys
     token: str | None = field(default=None, repr=False)
@@ -81,7 +81,7 @@ class ServerSettings:
 
     @property
     def wants_certificate(self) -> bool:
-        """A signature is one of a certificate."""
+        """Trusted keys need required certificates."""
         return self.require_certificate or bool(self.trusted_keys)
 
     @property

@@ -1,4 +1,4 @@
-"""The artifact that a reference should lead to: a checkpoint, a module, or the return value of a factory."""
+"""The artifact that a reference should produce: a checkpoint, a module, or the return value of a factory."""
 
 from __future__ import annotations
 

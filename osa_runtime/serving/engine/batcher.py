@@ -1,10 +1,9 @@
 """The queue of one model, and the thread that runs it.
 
-While the thread runs a batch, requests queue; when it is free, it takes what has queued: no request waits for
-company, and the busier the server, the larger the batches. ``max_delay`` adds a wait for those who want fuller ones.
-Everything but the run itself happens in the event loop, so that nothing here needs a lock. A model that takes hardly
-more time than handing it to the thread and back runs in the event loop, too; and a longer one while only one client is
-there.
+While the thread runs a batch, requests queue; when it is free, it takes the whole queue: requests do not wait for a
+batch to fill, and batches grow with the load. ``max_delay`` adds a wait for fuller ones. Everything but the run itself
+happens in the event loop, so that nothing here needs a lock. A run that takes hardly more time than the way to the
+thread and back happens in the event loop, too, and so does a longer one while there is only one client.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from osa_runtime.serving.engine.statistics import ModelStatistics
 from osa_runtime.serving.refusals import Unavailable
 from osa_runtime.serving.settings import BatchSettings
 
-SWEEP = 0.05  # seconds between two looks for requests that have waited too long
+SWEEP = 0.05  # seconds between checks for requests that have waited too long
 BRIEF = 0.001  # seconds; a run that takes less does not go to the thread; under load batches grow, and it does
 BRIEF_ALONE = 0.005  # the same while no other client would have to wait
 STEP = 0.05  # by which the usual time of a run follows the last one
@@ -66,7 +65,7 @@ class Batcher:
             self._start_or_wait(alone)
 
     def _start_or_wait(self, alone: bool = False) -> None:
-        """Begin the next batch, at once unless a delay was asked for and the batch is not full."""
+        """Begin the next batch: at once, or after the delay if one is set and the batch is not full."""
         if not self._waiting:
             self._idle.set()
             return
@@ -157,7 +156,7 @@ class Batcher:
             job.finish()
 
     def _remember(self, seconds: float) -> None:
-        """Follow the median: a run that was held up by something else says little about the next one."""
+        """Follow the median: a single slow run says little about the next one."""
         if self._usual == float("inf"):
             self._usual = seconds
         self._usual *= 1 + STEP if seconds > self._usual else 1 - STEP

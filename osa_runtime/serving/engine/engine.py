@@ -37,7 +37,7 @@ class Engine:
         self.tracing = Tracing()
         self.connections = Connections(settings.limits.connections)
         self.large = LargeRequests(settings.limits.body)
-        self.stopping = False  # no longer ready, but what comes is still answered
+        self.stopping = False  # no longer ready, but requests are still answered
 
     @property
     def ready(self) -> bool:
@@ -67,7 +67,7 @@ class Engine:
         return total
 
     async def totals(self) -> Snapshot:
-        """The figures of the whole server, for those who sum and compare them."""
+        """The figures of the whole server, as numbers."""
         return await self.snapshot()
 
     async def load(self, name: str) -> None:
@@ -79,18 +79,18 @@ class Engine:
         await self._tell("unload", name)
 
     async def _tell(self, what: str, name: str) -> None:
-        """All workers have the same models, or the one who asked hears that they have not."""
+        """Load or unload in all workers; the caller gets an error if one of them fails."""
         for answer in await self._ask_others(what, name):
             if answer.problem is not None:
                 raise ArtifactError(f"failed to {what} {name!r} in another worker: {answer.problem}")
 
     async def _ask_others(self, what: str, argument: Any) -> list[Answer]:
-        """The answers of all other workers that are there."""
+        """The answers of all other running workers."""
         return (await self._siblings.ask(what, argument)).value or [] if self._siblings else []
 
     @property
     def largest_body(self) -> int:
-        """Bytes that a request of any model may have; into a repository, larger models may come."""
+        """The largest request of any model in bytes; a repository may receive larger models later."""
         sizes = [model.limits.body for model in self.repository.served()]
         return max(sizes) if sizes and self.settings.repository is None else self.settings.limits.body
 
@@ -100,7 +100,7 @@ class Engine:
         """Queue a request and wait for its answer; a refusal is raised. The request leaves the queue
         when the caller is cancelled or the client disconnects; ``watch`` receives what to call then.
 
-        ``alone`` says that no other request can have come by now, so that a short run need not wait for company.
+        ``alone`` says that no other request can have arrived, so that a short run need not wait for one.
         """
         model = self.repository.find(request.model, request.version)
         answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -141,7 +141,7 @@ class Engine:
         return job
 
     def _conclude(self, model: ServedModel, request: InferenceRequest, job: Job) -> Refusal | None:
-        """Report and count a request that is done; why it was refused, if it was."""
+        """Log and count a finished request, with the reason if it was refused."""
         if self.log.requests or self.tracing.active:
             self._report(model, request, job)
         if job.error is None:

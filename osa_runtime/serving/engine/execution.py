@@ -1,6 +1,6 @@
 """One request on its way through the queue, one batch through the model, and their spans.
 
-No request suffers for another that shares its batch.
+A request that fails does not affect others in its batch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from osa_runtime.serving.refusals import BadRequest, Cancelled
 
 
 class Job:
-    """``on_done`` is called once, in the event loop, when ``outputs`` or ``error`` is there.
+    """``on_done`` is called once, in the event loop, when ``outputs`` or ``error`` is set.
 
     Times are seconds of ``time.perf_counter``.
     """
@@ -50,7 +50,7 @@ class Job:
         self.done = False
 
     def finish(self, error: Exception | None = None) -> None:
-        """Answer, unless it was answered before: a job that timed out may still come out of a batch."""
+        """Answer, unless it was answered before: a batch may still return a job that has timed out."""
         if self.done:
             return
         self.done = True
@@ -87,10 +87,10 @@ def execute(run: Run, plan: BatchPlan, jobs: Sequence[Job]) -> Outcome:
 
 
 def _execute(run: Run, plan: BatchPlan, jobs: Sequence[Job], outcome: Outcome) -> None:
-    """A value that is not finite may have disturbed the whole batch, and an error may belong to any of it."""
+    """A value that is not finite may have affected the whole batch, and an error may be due to any request in it."""
     try:
         suspects = _run_together(run, plan, jobs, outcome.phases)
-    except Exception as error:  # noqa: BLE001 - whatever it was, it belongs to one request, not to the batch
+    except Exception as error:  # noqa: BLE001 - any error belongs to one request, not to the batch
         if len(jobs) == 1:
             jobs[0].error = error
             return
@@ -144,9 +144,9 @@ def all_finite(arrays: Mapping[str, Array]) -> bool:
 
 
 class Tracing:
-    """OpenTelemetry spans, where its API is installed and the process has set a tracer provider up.
+    """OpenTelemetry spans, if its API is installed and the process has configured a tracer provider.
 
-    ``active`` is false where no one would see the spans; then they cost nothing.
+    ``active`` is false without a provider; spans then cost nothing.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
-"""Limits of what clients hold: the number of open connections, and the bytes of large requests of both transports.
+"""Limits on clients: the number of open connections, and the bytes of large requests of both transports.
 
-A large request takes room before its body is read, or before a message that has come is looked at, and keeps it until
+A large request takes room before its body is read, or before a received message is parsed, and keeps it until
 it is answered; one thread reads them, and writes large answers. Small requests take none of it and never wait for
 large ones.
 """
@@ -19,10 +19,10 @@ from osa_runtime.errors import OsaError
 from osa_runtime.serving.engine.messages import InferenceRequest, InferenceResponse
 from osa_runtime.serving.refusals import TooSlow, Unavailable
 
-LINGER = 2.0  # seconds that a client who is refused may go on sending
-SWEEP = 0.25  # seconds between two looks for connections whose time is over
+LINGER = 2.0  # seconds for which a refused client may go on sending
+SWEEP = 0.25  # seconds between checks for expired connections
 MAX_REFUSED = (
-    64  # connections beyond the limit, where probes are answered and others told so; a new one ends the oldest
+    64  # connections beyond the limit: probes are answered, other requests get an error; a new one closes the oldest
 )
 UNUSED = 1.0  # seconds after which an idle connection is closed if its place is needed
 
@@ -35,7 +35,7 @@ class Sweepable(Protocol):
 
 
 class Connections:
-    """REST and gRPC together. ``open`` are served, ``refused`` beyond the limit and about to end."""
+    """REST and gRPC together: ``open`` connections are served, ``refused`` ones are about to be closed."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -45,7 +45,7 @@ class Connections:
         self._timer: asyncio.TimerHandle | None = None
 
     def enter(self) -> bool:
-        """Whether a new connection is served. ``leave`` when it has ended, either way."""
+        """Count a new connection; returns whether it is served. Call ``leave`` at its end in both cases."""
         served = self.open < self.most
         if served:
             self.open += 1
@@ -101,11 +101,11 @@ class Connections:
         self._timer = loop.call_later(SWEEP, self._sweep) if self._places else None
 
 
-LARGE = 64 << 10  # bytes; what is smaller is read sooner than a thread takes it over
+LARGE = 64 << 10  # bytes; reading less is faster than handing it to a thread
 AT_ONCE = 2  # requests of the largest size that are in memory
-AHEAD = 2  # requests of the largest size that have come and wait for room
-PATIENCE = 0.5  # seconds that a request waits before slower ones that have room must hurry
-RATE = 1 << 20  # bytes per second at which a body must come while others wait for its room
+AHEAD = 2  # requests of the largest size that have arrived and wait for room
+PATIENCE = 0.5  # seconds of waiting after which the minimum speed applies to requests that have room
+RATE = 1 << 20  # minimum speed of a body while others wait for its room, bytes per second
 
 T = TypeVar("T")
 
@@ -122,7 +122,7 @@ class Place:
 
     @contextlib.asynccontextmanager
     async def receiving(self, received: Callable[[], int]) -> AsyncIterator[None]:
-        """While the body comes, of which ``received`` bytes are there."""
+        """Track the arrival of the body; ``received`` is its number of bytes so far."""
         self._received, self._since = received, asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(None) as self._limit:
@@ -135,7 +135,7 @@ class Place:
             self._received = self._limit = None
 
     def hurry(self, now: float) -> None:
-        """End it when it is too slow for others to wait."""
+        """End it if it is so slow that others wait for its room."""
         if self._received and self._limit and now - self._since > PATIENCE + self._received() / RATE:
             self._limit.reschedule(now)
 
@@ -146,7 +146,7 @@ class LargeRequests:
     def __init__(self, largest: int) -> None:
         self._largest = largest
         self._free = AT_ONCE * largest
-        self._held = 0  # bytes that have come and wait for room
+        self._held = 0  # bytes that have arrived and wait for room
         self._waiting: deque[Place] = deque()
         self._inside: set[Place] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -154,7 +154,7 @@ class LargeRequests:
 
     @contextlib.asynccontextmanager
     async def room(self, size: int, held: int = 0) -> AsyncIterator[Place]:
-        """Wait, in the order of arrival, until a request of ``size`` bytes may be taken in.
+        """Wait, in the order of arrival, until there is room for a request of ``size`` bytes.
 
         ``held`` bytes of it are in memory already; too many of those are refused.
         """

@@ -1,4 +1,4 @@
-"""A model that is being served: an open session, its queue, and what the protocol says of it."""
+"""A model that is being served: an open session, its queue, and its description in the protocol."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def open_model(name: str, version: int, folder: Path, settings: ServerSettings) 
 
 
 def _load(artifact: Artifact, settings: ServerSettings) -> Session:
-    """A session of the files that were checked: should any of them change meanwhile, it is an error."""
+    """A session of the files that were checked; a file that changes meanwhile is an error."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the note on a fallback goes to the log
         session = load(
@@ -83,7 +83,7 @@ def read_fingerprint(folder: Path) -> str:
 
 
 class ServedModel:
-    """Made in whatever thread; takes requests once ``start`` was called in the event loop.
+    """May be created in any thread; takes requests after ``start`` was called in the event loop.
 
     ``limits`` are the server's, and no wider than this model's largest request; ``layers`` has their orthogonality,
     from the certificate.
@@ -122,7 +122,7 @@ class ServedModel:
     def job(
         self, feeds: dict[str, Array], on_done: Callable[[Job], None], *, allow_nonfinite: bool, **times: Any
     ) -> Job:
-        """A request that fits the model; what does not is an InputError."""
+        """A job for the request; one that does not fit the model is an InputError."""
         feeds = self.plan.with_mask(feeds)
         arrays = self.session.check(feeds)
         if self.session.calibrated and self.session.calibrated.beyond(arrays):
@@ -131,7 +131,7 @@ class ServedModel:
         if not all_finite(arrays):
             if not allow_nonfinite:
                 check_finite_inputs(arrays)
-            extent = extent._replace(apart=True)  # no other request shares what comes out
+            extent = extent._replace(apart=True)  # no other request shares the outputs
         self._check_rows(extent.rows)
         return Job(arrays, extent, on_done, allow_nonfinite=allow_nonfinite, **times)
 
@@ -153,7 +153,7 @@ class ServedModel:
         self.session.close()
 
     def warm_up(self) -> None:
-        """The first runs allocate and choose kernels; no client shall wait for that."""
+        """Run the model: the first runs allocate memory and choose kernels, which no client should wait for."""
         least, most = self._batch_range()
         for rows in sorted({min(max(rows, least), most) for rows in WARM_UP_ROWS}):
             self.session.run(sample_inputs(self.interface, usual_sizes(self.interface, rows, length=1)))

@@ -1,4 +1,4 @@
-"""Folders that hold models, their versions, and the certificates that they may have to have.
+"""Folders that hold models, their versions, and the certificates that may be required.
 
 ARTIFACT                     the model ARTIFACT's folder name, version 1
 DIR/NAME/manifest.json       the model NAME of a repository, version 1
@@ -42,11 +42,11 @@ class ModelFolders:
         return sorted(self.listing())
 
     def listing(self) -> dict[str, Versions]:
-        """Every model with its versions that lie on the disk now."""
+        """All models that are on the disk now, with their versions."""
         return {name: self.versions(name) for name in self._artifacts} | self._in_repository()
 
     def versions(self, name: str) -> Versions:
-        """The versions of a model that lie on the disk now; empty when there is no such model."""
+        """The versions of a model that are on the disk now; empty if there is no such model."""
         if name in self._artifacts:
             folder = self._artifacts[name]
             return {1: folder} if (folder / MANIFEST_FILE).is_file() else {}
@@ -70,7 +70,7 @@ def _versions(folder: Path, root: Path) -> Versions:
     try:
         paths = [path for path in folder.iterdir() if VERSION.fullmatch(path.name) and _inside(path, root)]
     except OSError:
-        return {}  # it may have gone since the listing
+        return {}  # it may have been removed since the listing
     return {int(path.name): path for path in paths if (path / MANIFEST_FILE).is_file()}
 
 
@@ -99,9 +99,9 @@ SIGN = "Sign it with `osa verify ARTIFACT --against CHECKPOINT --certify --sign 
 
 
 def check_certificate(artifact: Artifact, trusted_keys: Sequence[Path] = ()) -> None:
-    """Raise unless a certificate next to the model says that it is right, and was made for these very files.
+    """Raise unless a certificate next to the model is a PASS and was made for exactly these files.
 
-    Where there are trusted keys, one of them must have signed it. Its hashes are compared with the manifest's here, and
+    If there are trusted keys, one of them must have signed it. Its hashes are compared with the manifest's here, and
     the files with the manifest's when they are loaded.
     """
     path = artifact.folder / CERTIFICATE_FILE

@@ -80,7 +80,7 @@ class Repository:
                 await self.load(name)
 
     async def load(self, name: str) -> None:
-        """Open and warm the newest versions that are on the disk, then let them take over."""
+        """Open and warm up the newest versions on the disk, then switch to them."""
         versions = self._folders.versions(name)
         if not versions:
             raise NotFound(
@@ -102,7 +102,7 @@ class Repository:
             except OsaError as error:
                 entry.failures[version] = str(error)
                 self._log.error("model cannot be loaded", model=name, version=version, reason=str(error))
-        if entry.failures:  # what served until now goes on serving
+        if entry.failures:  # the versions that served until now go on serving
             models = entry.models | models
         self._swap(entry, models)
         for reason in entry.failures.values():
@@ -122,7 +122,7 @@ class Repository:
         return model
 
     def _swap(self, entry: Entry, models: dict[int, ServedModel]) -> None:
-        """New requests go to the new models from here on; the old ones answer what they have, then close."""
+        """Send new requests to the new models; the old ones finish theirs, then close."""
         old = [model for model in entry.models.values() if model not in models.values()]
         entry.put(models)
         for model in old:
@@ -143,7 +143,7 @@ class Repository:
             self._swap(entry, {})
 
     async def refresh(self) -> None:
-        """Load what is new or has changed on the disk, for the watcher; what cannot be loaded is logged."""
+        """Load new and changed models, for the watcher; failures are logged."""
         for name in self._folders.names():
             entry = self._entries.get(name)
             if entry is None or entry.wanted:
@@ -154,7 +154,7 @@ class Repository:
                     self._log.warning("reload failed; the old version serves on", model=name, reason=str(error))
 
     def _changed(self, name: str, entry: Entry) -> bool:
-        """Whether the files differ from those of the last load; a folder that has gone does not count."""
+        """Whether the files differ from those of the last load; a folder that is gone does not count."""
         found = _fingerprints(self._newest(self._folders.versions(name)))
         return bool(found) and found != entry.seen
 
@@ -174,7 +174,7 @@ def _fingerprints(versions: Versions) -> dict[int, str]:
 
 
 def check_load_parameters(parameters: dict[str, Any]) -> None:
-    """Triton takes files and configurations here. We do not: models come from the disk of this server only."""
+    """Refuse files and configurations, which Triton accepts here: models come from the disk of this server only."""
     if parameters:
         names = ", ".join(sorted(parameters))[:LONGEST_NAME]
         raise BadRequest(f"A load with the parameters {names} is not supported; put the artifact into the repository.")

@@ -15,7 +15,7 @@ Handle = Callable[[str, Any], Awaitable[Any]]
 
 @dataclass(frozen=True)
 class Question:
-    """``key`` comes back with the answer."""
+    """A question to the other process; its answer has the same ``key``."""
 
     key: int
     what: str
@@ -42,7 +42,7 @@ class Channel:
         self._lost = False
 
     def listen(self, handle: Handle, on_lost: Callable[[], None] = lambda: None) -> None:
-        """``handle`` answers the other end; ``on_lost`` is called when it has gone."""
+        """``handle`` answers the other end; ``on_lost`` is called when it is gone."""
         self._handle, self._on_lost = handle, on_lost
         asyncio.get_running_loop().add_reader(self._connection.fileno(), self._read)
 
@@ -69,7 +69,7 @@ class Channel:
         self._connection.close()
 
     def _send(self, message: Question | Answer) -> None:
-        with contextlib.suppress(OSError):  # the other end has gone; ``_read`` finds out
+        with contextlib.suppress(OSError):  # the other end is gone; ``_read`` notices it
             self._connection.send(message)
 
     def _read(self) -> None:

@@ -124,7 +124,7 @@ class Snapshot:
         return self.pages.get(key) or ModelStatistics()
 
     def past(self) -> Snapshot:
-        """The part that outlives its process: what it counted, not what it was doing."""
+        """The counts that outlive their process, without those of requests under way."""
         return Snapshot(self.pages, most=self.most)
 
 

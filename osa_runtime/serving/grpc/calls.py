@@ -1,4 +1,4 @@
-"""The handlers that grpc.aio calls, ``grpc.health.v1`` among them: who may ask, the time of a peer, errors.
+"""The handlers that grpc.aio calls, ``grpc.health.v1`` among them: access, time limits and errors.
 
 Messages arrive as bytes, and every call as a stream: so the token is checked before a message is read, the time of
 reading is limited, and parsing can leave the event loop.
@@ -28,11 +28,11 @@ from osa_runtime.serving.refusals import LONGEST_NAME, BadRequest, NotFound, Too
 IDLE = 75.0  # seconds that a stream may be silent, as a connection of REST
 LONG_COPY = 0.002  # seconds
 PAUSE = 0.005  # seconds after one, in which everything else goes on
-LAST_MESSAGES = 0.25  # seconds after the server began to stop, for what a stream has sent by then
+LAST_MESSAGES = 0.25  # seconds after the start of the shutdown, for messages that a stream has already sent
 MOST_METADATA = 100
 LONGEST_ERROR = 1000  # characters; it travels in a header
 HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
-PERIOD = 0.2  # seconds between two looks for those who watch
+PERIOD = 0.2  # seconds between checks for watchers
 WHOLE = frozenset({"", SERVICE})  # names of the server; all others are models
 CHECK = f"{HEALTH}/Check"
 # The messages of both versions are the same; newer tools ask for v1 first.
@@ -66,7 +66,7 @@ class GrpcCalls(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no ty
         return self._handlers.get(details.method) or self._unknown(details.method[:LONGEST_NAME])
 
     def stop(self) -> None:
-        """End the streams once they have answered what has come."""
+        """End the streams after they have answered what has arrived."""
         self._stopping.set_result(None)
 
     def _unary(self, name: str, call: Unary) -> Any:
@@ -102,7 +102,7 @@ class GrpcCalls(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no ty
 
     @contextlib.contextmanager
     def _admitted(self, name: str, context: Any) -> Iterator[Metadata]:
-        """A call takes a place as a connection of REST does; probes need none."""
+        """Count the call like a connection of REST; probes are not counted."""
         given = context.invocation_metadata()
         if len(given) > MOST_METADATA:
             raise BadRequest(f"The call has {len(given)} entries of metadata, expected at most {MOST_METADATA}.")
@@ -127,7 +127,7 @@ class GrpcCalls(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no ty
         return content
 
     async def _read(self, context: Any, seconds: float, *until: asyncio.Future[None]) -> bytes | None:
-        """The next message; None at the end. Once ``until`` has come, only what is on its way by then."""
+        """The next message; None at the end. After ``until``, only messages that were already on their way."""
         reading = self._arrivals.one_by_one(context.read())
         content = await _within(seconds, reading, f"No whole message has come for {seconds} s.", *until)
         return None if content is grpc.aio.EOF else content
@@ -151,7 +151,7 @@ class GrpcCalls(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no ty
         return self._service.stream(contents, functools.partial(self._service.stream_answer, metadata=metadata))
 
     async def _check(self, content: bytes, metadata: Metadata) -> Any:
-        """Without a token only about the server as a whole, as over REST."""
+        """The health of the server, which needs no token, or of a model, as over REST."""
         name = _read_control(health_pb2.HealthCheckRequest, content).service
         if name not in WHOLE:
             self._service.check(CHECK, metadata)
@@ -195,7 +195,7 @@ class GrpcCalls(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no ty
 
 
 class Arrivals:
-    """Copies one message after another. grpc does it in the event loop, twice, as soon as a message has come.
+    """Copies one message after another. grpc does it in the event loop, twice, as soon as a message has arrived.
 
     Many large ones in one turn of the loop would stop everything else for half a second.
     """
@@ -208,7 +208,7 @@ class Arrivals:
 
     @types.coroutine
     def _driven(self, reading: Any) -> Generator[Any, Any, Any]:
-        """``reading`` first suspends itself until its message has come; what follows is the copy."""
+        """``reading`` first suspends itself until its message has arrived; the copy follows."""
         try:
             arrived = reading.send(None)
             try:

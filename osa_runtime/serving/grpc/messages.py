@@ -1,4 +1,4 @@
-"""gRPC messages: bytes as protobuf objects, whatever they hold; an inference request and its answer.
+"""gRPC messages: untrusted bytes as protobuf objects; an inference request and its answer.
 
 The parser makes an object of 70 bytes out of a field of 2, so that a message of the largest size could take gigabytes.
 In large ones, all but the values of tensors is therefore measured first; and their raw tensors stay where they are,
@@ -84,7 +84,7 @@ def _parse(kind: Any, content: bytes) -> Any:
 
 
 class Parts:
-    """Counts bytes on the way through a message, and raises at the limits; ``raw`` are the raw tensors it has met."""
+    """Counts bytes on the way through a message, and raises at the limits; ``raw`` are the raw tensors found so far."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
@@ -141,7 +141,7 @@ class Parts:
         raise BadRequest("The message holds a number that is cut short or too long.")
 
 
-FIELDS = {  # where values of a type travel, and as what
+FIELDS = {  # the field and the type that carry values of each data type
     "BOOL": ("bool_contents", "bool"),
     "INT8": ("int_contents", "int32"),
     "INT16": ("int_contents", "int32"),

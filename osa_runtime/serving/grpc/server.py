@@ -17,13 +17,13 @@ SPARE = 64  # connections beyond the limit of calls, so that probes find one
 METADATA = 64 << 10  # bytes
 HANDSHAKE = 10.0  # seconds from the connection to its first settings
 PING = 30.0  # seconds of silence after which a peer is pinged
-PONG = 10.0  # seconds that it has to answer
+PONG = 10.0  # seconds to answer a ping
 CLIENT_PING = 5.0  # seconds between pings of an idle client
 
 
 class GrpcServer:
     def __init__(self, engine: Engine, guard: Guard) -> None:
-        logging.getLogger("grpc").addHandler(logging.NullHandler())  # what matters is in our own log
+        logging.getLogger("grpc").addHandler(logging.NullHandler())  # our own log has everything of interest
         self._settings = engine.settings
         self._calls = GrpcCalls(engine, guard)
         self._server = grpc.aio.server(options=list(_options(engine).items()))
@@ -48,7 +48,7 @@ class GrpcServer:
         return int(self._server.add_secure_port(f"{host}:{settings.grpc_port}", credentials))
 
     async def stop(self, grace: float) -> None:
-        """Take no more calls, wait for those under way, then close."""
+        """Refuse new calls, wait for those under way, then close."""
         self._calls.stop()
         await self._server.stop(grace)
 

@@ -1,4 +1,4 @@
-"""The calls of gRPC on the same engine as REST, whatever carries them: a message in, a message out, or a refusal."""
+"""The calls of gRPC on the same engine as REST, independent of the transport: a message or a refusal for each."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class GrpcService:
             return identity, self.refusal(error)
 
     def _read(self, source: Any, check: Check | None = None) -> tuple[str, InferenceRequest | Refusal]:
-        """The id, and what was asked or why it cannot be: the refusal of a request in a stream carries its id."""
+        """The id, and the request or its refusal: in a stream, a refusal carries the id of its request."""
         if isinstance(source, bytes):
             message, raw = parse_request(source, self.engine.largest_body)
         else:
@@ -106,7 +106,7 @@ class GrpcService:
         return await self.engine.large.write(write_grpc_response, request, await self.engine.infer(request))
 
     async def stream(self, messages: AsyncIterator[Any], answer: Call) -> AsyncGenerator[Any, None]:
-        """Answers come in the order of the requests; while too many are under way, no further one is read."""
+        """Answer in the order of the requests; no further one is read while too many are under way."""
         waiting: asyncio.Queue[asyncio.Future[Any] | None] = asyncio.Queue(STREAM_WINDOW)
         reader = asyncio.create_task(_read_stream(messages, answer, waiting))
         try:
@@ -121,7 +121,7 @@ class GrpcService:
                     task.cancel()
 
     async def stream_answer(self, source: Any, metadata: Metadata) -> Any:
-        """An error is an answer, and the stream goes on."""
+        """The answer to one message of a stream; an error is an answer, too."""
         identity, answer = await self._ask([source], metadata)
         if not isinstance(answer, Refusal):
             return pb.ModelStreamInferResponse(infer_response=answer)

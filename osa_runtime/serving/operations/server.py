@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 HANDSHAKE = 10.0  # seconds for that of TLS
-UNTAKEN = 20_000  # milliseconds that the kernel keeps an answer for a client that does not take any of it
+UNTAKEN = 20_000  # milliseconds for which the kernel keeps an answer that a client does not read
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn raises SIGTERM again once it has stopped, and gRPC calls would be lost: the signals are ours.
+    """uvicorn raises SIGTERM again once it has stopped, and gRPC calls would be lost, so we handle signals ourselves.
 
-    Its connections would have a minute for the TLS handshake, during which no limit counts them.
+    Its connections would have a minute for the TLS handshake, in which no limit applies to them.
     """
 
     def __init__(self, config: uvicorn.Config, longest: float) -> None:
@@ -64,7 +64,7 @@ class HttpServer(uvicorn.Server):
 class Server:
     """``addresses`` has the real ports once ``on_ready`` is called.
 
-    ``unloaded`` are models that were unloaded while another process had this worker's place.
+    ``unloaded`` are models that were unloaded while another process was in this worker's place.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Server:
         self.engine = Engine(settings, log, siblings)
 
     async def run(self) -> None:
-        """Serve until a signal or ``stop``; then answer what is under way and return."""
+        """Serve until a signal or ``stop``; then finish requests under way and return."""
         own_signals(self.stop)
         _check_tls(self._settings)
         guard = Guard(self._settings.token, loopback=is_loopback(self._settings.host))
@@ -101,7 +101,7 @@ class Server:
             await self.engine.close()
             raise
         gc.collect()
-        gc.freeze()  # what is here now stays; the collector need not look at it again and again
+        gc.freeze()  # these objects stay; the collector need not visit them again
         watcher = asyncio.create_task(self._watch()) if self._settings.watch else None
         self._announce()
         await self._stop.wait()
@@ -135,7 +135,7 @@ class Server:
         from osa_runtime.serving.grpc.server import GrpcServer
 
         if self._settings.workers == 1:
-            bind(self._settings.host, self._settings.grpc_port, shared=False).close()  # grpc does not say what is wrong
+            bind(self._settings.host, self._settings.grpc_port, shared=False).close()  # grpc does not report the reason
         server = GrpcServer(self.engine, guard)
         port = await server.start()
         self.addresses["grpc"] = _address(self._settings.host, port)
@@ -152,7 +152,7 @@ class Server:
         self._on_ready(self)
 
     async def _on_question(self, what: str, argument: Any) -> Any:
-        """From the other workers, or from the parent."""
+        """Answer a question of another worker or of the parent."""
         if what == "snapshot":
             return self.engine.own_snapshot()
         if what == "announce":
@@ -171,7 +171,7 @@ class Server:
                 self._log.warning("the repository cannot be read", reason=str(error))
 
     async def _drain(self, http: tuple[HttpServer, asyncio.Task[None]] | None, grpc: GrpcServer | None) -> None:
-        """Stop listening, let both protocols finish what they have taken, then the models."""
+        """Stop listening, let both protocols finish their requests, then close the models."""
         self._log.info("stopping", seconds=self._settings.drain)
         self.engine.stopping = True
         waits: list[Any] = []
@@ -222,7 +222,7 @@ def own_signals(stop: Callable[[], None], leave: Callable[[], None] = lambda: No
 
 
 def bind(host: str, port: int, *, shared: bool) -> socket.socket:
-    """Before the models are loaded, so that a taken port is said at once. ``shared`` lets other processes bind it."""
+    """Bind before models are loaded, to report a taken port at once. ``shared`` lets other processes bind it."""
     sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # of Linux; its connections have it, too
@@ -239,7 +239,7 @@ def bind(host: str, port: int, *, shared: bool) -> socket.socket:
 
 
 def run_loop(main: Coroutine[Any, Any, T]) -> T:
-    """Run to the end on the fastest event loop that there is."""
+    """Run to the end on the fastest event loop available."""
     return_freed_memory()
     try:
         loop: asyncio.AbstractEventLoop = importlib.import_module("uvloop").new_event_loop()
@@ -275,7 +275,7 @@ LARGE = 1 << 20  # bytes
 
 
 def return_freed_memory() -> None:
-    """glibc keeps what was freed for each thread, and ever larger blocks of it; other libraries are left alone."""
+    """Make glibc return freed memory, which it keeps for each thread; other C libraries are left alone."""
     with contextlib.suppress(OSError, AttributeError, TypeError):
         mallopt = ctypes.CDLL(None).mallopt
         for parameter, value in ((MMAP_THRESHOLD, LARGE), (TRIM_THRESHOLD, LARGE), (ARENA_MAX, 2)):

@@ -1,6 +1,6 @@
 """Several processes on one port: a parent that starts, watches, restarts and drains them, and carries their messages.
 
-Each worker is a whole server with a listening socket of its own (SO_REUSEPORT); the kernel deals connections out.
+Each worker is a whole server with a listening socket of its own (SO_REUSEPORT); the kernel distributes connections.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def run_workers(settings: ServerSettings, log: LogSettings, on_ready: OnReady) -
 class Worker:
     """A process from the view of its parent. ``latest`` is the last snapshot that it sent.
 
-    ``ready`` has its addresses, or why it never takes requests.
+    ``ready`` has its addresses, or the reason why it could not start.
     """
 
     number: int
@@ -67,7 +67,7 @@ class Workers:
         self._workers: dict[int, Worker] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._past = Snapshot()
-        self._unloaded: set[str] = set()  # models that a worker which is started again leaves alone
+        self._unloaded: set[str] = set()  # models that a restarted worker does not load
         self._stop = asyncio.Event()
 
     async def run(self) -> None:
@@ -84,7 +84,7 @@ class Workers:
                 await self._end()
 
     def _reserve(self, sockets: contextlib.ExitStack) -> None:
-        """Hold the ports while workers come and go, and find out now whether someone else has them."""
+        """Reserve the ports while workers restart, and fail now if another process has them."""
         for name in ("http_port", "grpc_port"):
             port = getattr(self._settings, name)
             if port is not None:
@@ -93,7 +93,7 @@ class Workers:
                 self._settings = replace(self._settings, **{name: held.getsockname()[1]})
 
     async def _start_first(self) -> dict[str, str] | None:
-        """All workers, the first one alone: what is wrong with the models is said once. None after a signal."""
+        """Start the workers, the first one alone: a problem with the models is reported once. None after a signal."""
         addresses: dict[str, str] = {}
         for number in range(self._settings.workers):
             worker = self._start(number)
@@ -141,7 +141,7 @@ class Workers:
         others = [w for w in self._workers.values() if w is not asking and w.process.is_alive()]
         # A model is loaded or unloaded in those that are still starting, too.
         others = [w for w in others if w.ready.done() or not figures]
-        # Loading a model may take long; figures are wanted soon.
+        # Loading a model may take long; figures may not.
         limit = PATIENCE if figures else None
         answers = list(await asyncio.gather(*(self._ask(w, what, argument, limit) for w in others)))
         if figures:
@@ -167,7 +167,7 @@ class Workers:
 
     async def _follow(self, ended: Worker) -> None:
         """Start a worker again that had been ready, now or before."""
-        await asyncio.sleep(0)  # what it said last is being heard
+        await asyncio.sleep(0)  # its last messages are being read
         code = ended.process.exitcode
         if not ended.ready.done():
             ended.ready.set_result(RunError(f"A worker ended with {code} before it was ready; its log says why."))
@@ -188,7 +188,7 @@ class Workers:
                 self._log.info("worker started again", worker=new.number, pid=new.process.pid)
 
     async def _end(self) -> None:
-        """Let every worker finish what it has taken; those that do not are killed."""
+        """Let every worker finish its requests; one that does not is killed."""
         self._stop.set()
         for worker in self._workers.values():
             if worker.process.is_alive():
@@ -221,7 +221,9 @@ def work(
     unloaded: frozenset[str],
 ) -> None:
     """The life of a worker, in its own process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent says when to stop
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches the whole group; workers stop when the parent tells them
     siblings = Channel(connection)
 
     async def main() -> int:

@@ -1,4 +1,4 @@
-"""Descriptions of the server and its models in the protocol's terms, and calls of a model, ready to be copied."""
+"""Descriptions of the server and its models in the protocol's terms, and example calls of a model to copy."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ TOKENS = 4  # of a dynamic axis that is not the batch
 
 
 def example_inputs(interface: Interface) -> list[dict[str, Any]]:
-    """Of each input its protocol fields; ``value`` stands for data of as many as the shape has."""
+    """The protocol's fields of each input; ``value`` stands for the data."""
     sizes = usual_sizes(interface, length=TOKENS)
     return [
         {
@@ -153,7 +153,7 @@ def example_inputs(interface: Interface) -> list[dict[str, Any]]:
 
 
 def example_calls(name: str, interface: Interface, origin: str = ORIGIN, *, token: bool = False) -> dict[str, str]:
-    """One line for a shell each. Long data is made by Python, so that the line stays one that can be read."""
+    """Example calls as shell lines. Python generates long data, so that the lines stay readable."""
     inputs = example_inputs(interface)
     url = f"{origin}/v2/models/{quote(name)}/infer"
     spelled = '{"inputs": [' + ", ".join(map(_spelled, inputs)) + "]}"

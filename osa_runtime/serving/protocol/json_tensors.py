@@ -1,7 +1,7 @@
 """Tensors as JSON: lists, flat or nested. Nothing is cast that would lose or invent a value.
 
-The values are counted in the text before any of them is read, and read some thousand at a time: a text of the wrong
-length costs nothing, and other threads have their turn.
+The values are counted in the text before any of them is read, and some thousand are read at a time: a text of the wrong
+length costs nothing, and other threads can run in between.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def read_json_tensor(name: str, data: memoryview, datatype: str, shape: tuple[in
 
 
 def _check_structure(name: str, data: memoryview, shape: tuple[int, ...]) -> bool:
-    """Whether there are no values. The commas and brackets alone say how many there can be, and in which lists."""
+    """Whether there are no values. Commas and brackets alone determine their number and the lists that hold them."""
     found = _without(data, NO_STRUCTURE)
     total = math.prod(shape)
     flat = found == b"[" + b"," * (total - 1) + b"]"

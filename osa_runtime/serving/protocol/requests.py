@@ -29,7 +29,7 @@ def check_count(count: int, where: str) -> None:
 
 
 def check_rest(size: int) -> None:
-    """Bytes of a request that are not values of its tensors."""
+    """Check the bytes of a request that are not values of its tensors."""
     if size > LARGE:
         raise TooLarge(f"Names, shapes and parameters take more than {LARGE} bytes of the request.")
 

@@ -44,7 +44,7 @@ Reply = tuple[int, Headers, bytes]
 
 
 class Opened(NamedTuple):
-    """A head that was found good: how long its body is (None: it comes in chunks), and what it asks of a model."""
+    """A valid head: the length of its body (None: chunked), and its request to a model."""
 
     announced: int | None
     inference: RequestHead | None
@@ -56,7 +56,7 @@ class RestApp:
         self._guard = guard
         self._routes = Starlette(routes=RestRoutes(engine).routes(), exception_handlers=_HANDLERS)
         self._routes.router.redirect_slashes = False
-        # Clients repeat their heads to the letter: what was found good once is good again.
+        # Clients repeat their heads verbatim, so valid ones are remembered.
         self._open = functools.lru_cache(REMEMBERED)(self._check)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -114,7 +114,9 @@ class RestApp:
     async def _infer(self, head: RequestHead, body: Body, connection: Any) -> Reply:
         model = self.engine.repository.find(head.model, head.version)
         limits = model.limits
-        content = await body.read(limits.body, LARGE + 1)  # so much before there is room: who sends nothing needs none
+        content = await body.read(
+            limits.body, LARGE + 1
+        )  # this much before there is room: a client that sends nothing needs none
         if not body.unread and body.received <= LARGE and not head.is_packed:
             connection.received()
             return await self._run(read_request(head, content, limits), head, connection)
@@ -124,7 +126,7 @@ class RestApp:
                 content = await body.read(limits.body)
             connection.received()
             request = await self.engine.large.submit(read_request, head, content, limits, model.check_shapes)
-            del content  # the request has what it needs of it
+            del content  # the parsed request holds what it needs
             return await self._run(request, head, connection)
 
     async def _run(self, request: InferenceRequest, head: RequestHead, connection: Any) -> Reply:
@@ -140,8 +142,7 @@ class RestApp:
 
 
 class ForeignConnection:
-    """For an application in a server that is not ours: it looks after its connections itself, and cancels a call whose
-    client has left."""
+    """Stands in for our connection in a foreign server, which manages its own and cancels calls of lost clients."""
 
     served, alone = True, False
 
@@ -155,7 +156,7 @@ class ForeignConnection:
 
 
 def _check_transfer(encoding: bytes, version: str) -> None:
-    """Anything but chunks has a meaning to some proxies that it has not to others, and so has HTTP/1.0 with chunks."""
+    """Refuse codings other than chunked, and chunks in HTTP/1.0: proxies disagree about their meaning."""
     if encoding.lower() != b"chunked" or version == "1.0":
         raise BadRequest(
             f"The transfer encoding is {encoding[:40].decode('latin-1')!r} in version {version} of HTTP, expected "
@@ -173,7 +174,7 @@ async def _packed(headers: Headers, content: bytes, encoding: str | None) -> tup
 
 
 async def _send(send: Send, status: int, headers: Headers, content: bytes, unread_by: Any) -> None:
-    """Send the answer, and end the connection if a body is still coming."""
+    """Send the answer, and close the connection if a body is still arriving."""
     headers.append((b"content-length", b"%d" % len(content)))
     if unread_by is not None:
         headers.append((b"connection", b"close"))

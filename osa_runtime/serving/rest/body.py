@@ -15,9 +15,9 @@ from osa_runtime.serving.refusals import Refusal, TooLarge
 
 
 class Body:
-    """``announced`` is its length; None when it comes in chunks. ``unread`` until the last byte has come.
+    """``announced`` is its length, None for chunks. ``unread`` is true until the last byte has arrived.
 
-    ``received`` counts the bytes that have come.
+    ``received`` counts the bytes so far.
     """
 
     def __init__(self, receive: Receive) -> None:
@@ -36,7 +36,7 @@ class Body:
             raise body_too_large(limit)
 
     async def read(self, limit: int, enough: float = math.inf) -> bytes | bytearray:
-        """All of it; or, once ``enough`` bytes have come, so much. The next call goes on from there."""
+        """The whole body, or the first bytes of it once ``enough`` have arrived. The next call continues from there."""
         self.check(limit)
         while self.unread and self.received < enough:
             message = await self._receive()

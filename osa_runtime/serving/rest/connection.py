@@ -1,7 +1,7 @@
 """One HTTP connection, with the limits of time and size that uvicorn does not have.
 
 It stands between the transport and uvicorn's protocol and needs of the latter no more than any ``asyncio.Protocol``
-has. The application finds it in the state of its scope, and tells it how far a request has come.
+has. The application finds it in the state of its scope, and reports the progress of each request to it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ MAX_HEAD = 64 << 10  # bytes
 MAX_HEADERS = 100
 HEAD_TIME = 10.0  # seconds from the first byte of a head to its last
 IDLE_TIME = 75.0  # seconds that a connection may stay open without a request
-STALL, TAKEN = 10.0, 64 << 10  # an answer must be taken at a rate of so many bytes in so many seconds
-MAX_PIPELINED = 256  # requests that come at once
+STALL, TAKEN = 10.0, 64 << 10  # an answer must be read at this rate: bytes, seconds
+MAX_PIPELINED = 256  # pipelined requests
 SMALL_CHUNK = re.compile(rb"\r\n0*[0-9a-fA-F]{1,2}(?:;[^\r\n]*)?\r\n")  # the line before less than 256 bytes
 MAX_SMALL_CHUNKS = 4096  # in one body
 UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
@@ -37,9 +37,9 @@ RESET = struct.pack("ii", 1, 0)  # of SO_LINGER
 class Phase(enum.Enum):
     IDLE = enum.auto()  # no request has begun
     HEAD = enum.auto()
-    BODY = enum.auto()  # the head has come; the application reads the body
-    ANSWER = enum.auto()  # the request has come; its answer is on the way
-    ENDING = enum.auto()  # all has been said; what the client still sends is ignored
+    BODY = enum.auto()  # the head is complete; the application reads the body
+    ANSWER = enum.auto()  # the request is complete; its answer is on the way
+    ENDING = enum.auto()  # everything is sent; what the client still sends is ignored
 
 
 class HttpConnection(asyncio.Protocol):
@@ -55,9 +55,9 @@ class HttpConnection(asyncio.Protocol):
         self._since = self._loop.time()  # the beginning of the request, or the end of the last one
         self._head = b""  # what has come of a head
         self._chunked, self._small_chunks = False, 0
-        self._held = b""  # what came of the next request while this one is being answered
+        self._held = b""  # the part of the next request that arrived while this one is being answered
         self._calls = 0  # of the application
-        self._unsent = (0, 0.0)  # bytes of answers that had not been taken, and when
+        self._unsent = (0, 0.0)  # bytes of unread answers, and the time
         self._on_lost: Callable[[], None] | None = None
 
     def connection_made(self, transport: Any) -> None:
@@ -119,13 +119,13 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def alone(self) -> bool:
-        """Whether no other client would have to wait."""
+        """Whether no other client waits."""
         return self._connections.open == 1
 
     def begin(self) -> None:
         """The application has been called."""
         self._calls += 1
-        if self._phase in (Phase.IDLE, Phase.HEAD):  # a pipelined request, whose head came with the one before
+        if self._phase in (Phase.IDLE, Phase.HEAD):  # a pipelined request, whose head arrived with the previous one
             self._head, self._chunked, self._small_chunks = b"", True, 0
         if self._phase is not Phase.ENDING:
             self._phase = Phase.BODY
@@ -159,8 +159,8 @@ class HttpConnection(asyncio.Protocol):
             self.data_received(data)
 
     async def linger(self) -> None:
-        """Say no more and wait until the client has gone: closing while it still sends would reset the connection,
-        and lose what was said last."""
+        """Stop writing and wait until the client is gone: closing while it still sends would reset the connection and
+        lose the last answer."""
         if self._phase is not Phase.ENDING:
             gone = asyncio.Event()
             self._on_lost = gone.set
@@ -174,7 +174,7 @@ class HttpConnection(asyncio.Protocol):
         self._loop.call_later(LINGER, self._transport.close)
 
     def _refuse(self, refusal: Refusal) -> None:
-        """Answer where the application is not reached."""
+        """Answer without the application."""
         headers, content = write_error(refusal)
         headers += [(b"content-length", b"%d" % len(content)), (b"connection", b"close")]
         status = http.HTTPStatus(refusal.status)
@@ -187,13 +187,13 @@ class HttpConnection(asyncio.Protocol):
         return self._since if self._phase is Phase.IDLE else None
 
     def drop(self) -> None:
-        """At once, and without what the client has not taken, which the kernel would keep for it."""
+        """Close at once and drop unread answers, which the kernel would keep."""
         with contextlib.suppress(OSError):  # it may be closed already
             self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         self._transport.abort()
 
     def sweep(self, now: float) -> None:
-        """End what takes too long."""
+        """Close connections that take too long."""
         age = now - self._since
         if self._is_stalled(now) or (not self.served and age > LINGER):
             self.drop()
@@ -205,7 +205,7 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(TooSlow(f"The request was not finished within {self._longest:g} s."))
 
     def _is_stalled(self, now: float) -> bool:
-        """Whether the client does not take its answers."""
+        """Whether the client does not read its answers."""
         size, (before, since) = self._transport.get_write_buffer_size(), self._unsent
         if not size or not before or size <= before - TAKEN:
             self._unsent = (size, now)
@@ -214,10 +214,10 @@ class HttpConnection(asyncio.Protocol):
 
 
 class _Held:
-    """The transport as uvicorn has it: reading waits for our word, too, and what is said after the end is ignored.
+    """The transport that uvicorn sees: reading also waits for us, and writes after the end are ignored.
 
-    uvicorn goes on reading after each answer, however many requests have queued up; and it answers those of clients
-    that have left. It writes the head and the body of an answer one by one; here they leave together.
+    uvicorn goes on reading after each answer, however many requests have queued up, and it answers clients that have
+    left. It writes the head and the body of an answer separately; here they are sent together.
     """
 
     def __init__(self, transport: Any) -> None:
@@ -265,7 +265,7 @@ class _Held:
 
 
 def _without_upgrade(data: bytes, end: int) -> bytes:
-    """An offer may be ignored. The parser would not: to it the body belongs to the other protocol."""
+    """Remove an offer to upgrade, which may be ignored: the parser would take the body for the other protocol."""
     return UPGRADE.sub(b"\r\nignored:", data[:end]) + data[end:]
 
 

@@ -25,7 +25,7 @@ def _list(items: Any) -> dict[str, Any]:
 TEXT = {"type": "string"}
 COUNT = {"type": "integer", "minimum": 0}
 SHAPE = _list({"type": "integer", "minimum": 0})
-# null is taken for what is left out: clients that write every field of their objects send it
+# null means left out: clients that write every field of their objects send it
 PARAMETERS = {"type": ["object", "null"], "additionalProperties": {"type": ["string", "number", "boolean"]}}
 DATA = {"type": "array", "description": "the values row by row, flat or nested"}
 DURATION = _object(("count", "ns"), count=COUNT, ns=COUNT)

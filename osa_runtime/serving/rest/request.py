@@ -70,7 +70,7 @@ BODY, OUTLINE = msgspec.json.Decoder(_Body), msgspec.json.Decoder(_Outline)
 
 @dataclass(slots=True, frozen=True)
 class RequestHead:
-    """Everything that target and headers say about the body and the answer."""
+    """The properties of the body and the answer that target and headers determine."""
 
     model: str
     version: str
