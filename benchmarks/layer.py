@@ -41,9 +41,9 @@ def measure(dim: int, heads: int, tokens: int, pace: Pace, threads: int) -> Row:
     strengthen(layer, x)
     exact = copy.deepcopy(layer).double()(x.double())
     with tempfile.TemporaryDirectory() as folder:
-        ways = {FOLDED: {"": _way(layer, Path(folder) / "folded", x, threads)}}
-        ways[APART] = {"": _way(_apart(layer, dim, heads), Path(folder) / "apart", x, threads)}
-        return measure_row((dim, tokens), ways, lambda _: exact, pace, threads)
+        variants = {FOLDED: {"": _exported(layer, Path(folder) / "folded", x, threads)}}
+        variants[APART] = {"": _exported(_apart(layer, dim, heads), Path(folder) / "apart", x, threads)}
+        return measure_row((dim, tokens), variants, lambda _: exact, pace, threads)
 
 
 def _apart(layer: nn.Module, dim: int, heads: int) -> nn.Module:
@@ -52,7 +52,7 @@ def _apart(layer: nn.Module, dim: int, heads: int) -> nn.Module:
     return other
 
 
-def _way(module: nn.Module, folder: Path, x: torch.Tensor, threads: int) -> Variant:
+def _exported(module: nn.Module, folder: Path, x: torch.Tensor, threads: int) -> Variant:
     axes = {"x": {1: torch.export.Dim("tokens", min=2, max=x.shape[1])}}
     export(module, (x[:, :16],), folder, dynamic_shapes=axes, checked=False)
     session, feeds = load(folder, threads=threads, cache=False), {"x": x.numpy()}

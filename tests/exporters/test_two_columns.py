@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -182,7 +183,7 @@ MODULES = ("approximants", "attention", "chebyshev", "dense", "folded", "lowrank
 ALONE = {"Change", "MeanOfDiagonal", "SkewFourths", "TwiceIdentity", "Float32Attention", "Float64Change", "IsDouble"}
 ALONE |= {"OrthogonalSelfAttention", "Float32SelfAttention", "OnGrid", "MeanScaling", "Turned"}
 ALONE |= {"Merged", "FoldedSolution", "QueriesKeysValues", "WithPadding"}
-ALONE |= {"ShiftedSelfAttention", "OrthogonalSelfAttentionLinear"}
+ALONE |= {"ShiftedSelfAttention", "OrthogonalSelfAttentionLinear", "Float32Change", "Length"}
 
 
 def test_names_and_files_are_the_same() -> None:
@@ -190,13 +191,24 @@ def test_names_and_files_are_the_same() -> None:
     names = {name.replace("_", "").lower() for module in MODULES for name in _functions(module)}
     found = {
         f.name
-        for choice in (POLYNOMIAL, PADE, FunctionChoice(masked=True, layered=True), replace(LAYERED, joined=True))
+        for choice in (
+            POLYNOMIAL,
+            PADE,
+            FunctionChoice(masked=True, layered=True),
+            replace(LAYERED, joined=True),
+            FLOAT32,
+        )
         for f in build_functions(choice)
     }
     assert all((folder / f"{module}.py").exists() for module in MODULES)
     assert {name for name in found - ALONE if name.lower() not in names} == set()
     readme = (folder / "README.md").read_text()
     assert [name for name in sorted(found) if f"`{name}`" not in readme] == []
+    rows = [line.split(" | ") for line in readme.splitlines() if line.startswith("| ") and line.count(" | ") == 2]
+    assert [name for row in rows for name in re.findall(r"`(\w+)`", row[2]) if name not in found] == []
+    eager = {name for path in folder.glob("*.py") for name in _functions(path.stem)}
+    named = [name.rpartition(".")[2] for row in rows for name in re.findall(r"`([\w.]+)`", row[1])]
+    assert [name for name in named if name not in eager | {"forward"}] == []
 
 
 def _functions(module: str) -> Sequence[str]:
@@ -205,6 +217,7 @@ def _functions(module: str) -> Sequence[str]:
 
 
 LAYERED = FunctionChoice(form="auto", any_type=False, layered=True)
+FLOAT32 = FunctionChoice(form="lowrank", squarings=2, core="float32")
 
 
 @pytest.mark.parametrize("offset", [0.0, 30.0])

@@ -14,7 +14,7 @@ from osa_runtime import OrthogonalSelfAttention, attention_matrix, orthogonal_at
 TOKENS = (6, 40)  # dense, low rank
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, scale: float = 0.1) -> Tensor:
+def mixed(q: Tensor, k: Tensor, v: Tensor, scale: float = 0.1) -> Tensor:
     return orthogonal_attention(q, k, v, scale)
 
 
@@ -26,13 +26,13 @@ def batch(tokens: int) -> tuple[Tensor, Tensor, Tensor]:
 
 @pytest.mark.parametrize("tokens", TOKENS)
 def test_vmap_is_the_batch(tokens: int) -> None:
-    torch.testing.assert_close(torch.func.vmap(attend)(*batch(tokens)), attend(*batch(tokens)))
+    torch.testing.assert_close(torch.func.vmap(mixed)(*batch(tokens)), mixed(*batch(tokens)))
 
 
 @pytest.mark.parametrize("tokens", TOKENS)
 def test_vmap_of_a_gradient_is_the_gradient_of_each_entry(tokens: int) -> None:
     def loss(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return attend(q, k, v).square().sum() + attend(q, k, v)[0].sum()
+        return mixed(q, k, v).square().sum() + mixed(q, k, v)[0].sum()
 
     together = torch.func.vmap(torch.func.grad(loss, argnums=(0, 1, 2)))(*batch(tokens))
     for row, entry in enumerate(zip(*batch(tokens), strict=True)):
@@ -42,7 +42,7 @@ def test_vmap_of_a_gradient_is_the_gradient_of_each_entry(tokens: int) -> None:
 
 def test_nested_vmap_and_the_layer() -> None:
     q, k, v = normal(3, 2, 3, 20, 4, seed=5).unbind()
-    torch.testing.assert_close(torch.func.vmap(torch.func.vmap(attend))(q, k, v), attend(q, k, v))
+    torch.testing.assert_close(torch.func.vmap(torch.func.vmap(mixed))(q, k, v), mixed(q, k, v))
     layer = OrthogonalSelfAttention(8, 2)
     x = normal(3, 2, 20, 8, seed=6)
     torch.testing.assert_close(torch.func.vmap(layer)(x), torch.stack([layer(y) for y in x]))
@@ -59,9 +59,9 @@ def test_forward_mode_is_the_same_in_both_spellings(tokens: int) -> None:
 
 @pytest.mark.parametrize("tokens", TOKENS)
 def test_meta_and_fake_tensors_have_the_shape_of_the_result(tokens: int) -> None:
-    assert attend(*(x.to("meta") for x in batch(tokens))).shape == (4, tokens, 8)
+    assert mixed(*(x.to("meta") for x in batch(tokens))).shape == (4, tokens, 8)
     with FakeTensorMode():
         q, k, v = torch.randn(3, 4, tokens, 8).unbind()
-        assert attend(q, k, v).shape == (4, tokens, 8)
+        assert mixed(q, k, v).shape == (4, tokens, 8)
         assert attention_matrix(q, k, 0.1).shape == (4, tokens, tokens)
         assert skew_exponential(torch.randn(5, 5)).shape == (5, 5)

@@ -20,12 +20,12 @@ from serving_process import ServerProcess
 grpcclient = pytest.importorskip("tritonclient.grpc")
 from tritonclient.utils import InferenceServerException  # noqa: E402 - after the skip
 
-MOST = 3
+LIMIT = 3
 
 
 @pytest.fixture(scope="module")
 def small(exported: Callable[[str, str], Path]) -> Iterator[ServerProcess]:
-    with ServerProcess(exported("vit", "onnx"), "--max-connections", str(MOST)) as running:
+    with ServerProcess(exported("vit", "onnx"), "--max-connections", str(LIMIT)) as running:
         yield running
         assert running.noise == []
 
@@ -48,18 +48,18 @@ def test_http_beyond_the_limit_is_told_to_come_back(small: ServerProcess) -> Non
     with contextlib.ExitStack() as stack:
         inside = [
             stack.enter_context(contextlib.closing(http.client.HTTPConnection(small.http, timeout=30)))
-            for _ in range(MOST)
+            for _ in range(LIMIT)
         ]
         for connection in inside:
             assert get(connection, "/v2/health/ready")[0] == 200
         with contextlib.closing(http.client.HTTPConnection(small.http, timeout=30)) as outside:
             status, retry, content = get(outside, "/v2")
             assert (status, retry) == (503, "1")
-            assert json.loads(content)["error"].startswith(f"The server has {MOST} connections open, its limit")
+            assert json.loads(content)["error"].startswith(f"The server has {LIMIT} connections open, its limit")
             assert get(outside, "/v2/health/live")[0] == get(outside, "/v2/health/ready")[0] == 200
-        assert [get(connection, "/v2/health/ready")[0] for connection in inside] == [200] * MOST
+        assert [get(connection, "/v2/health/ready")[0] for connection in inside] == [200] * LIMIT
         inside.pop().close()
-        wait_for_open(inside[0], MOST - 1)
+        wait_for_open(inside[0], LIMIT - 1)
         with contextlib.closing(http.client.HTTPConnection(small.http, timeout=30)) as again:
             assert get(again, "/v2/health/ready")[0] == 200
 
@@ -67,7 +67,7 @@ def test_http_beyond_the_limit_is_told_to_come_back(small: ServerProcess) -> Non
 def test_a_refused_client_may_send_its_whole_request_first(small: ServerProcess) -> None:
     host, _, port = small.http.partition(":")
     with contextlib.ExitStack() as stack:
-        for _ in range(MOST):
+        for _ in range(LIMIT):
             stack.enter_context(socket.create_connection((host, int(port)), 30))
         time.sleep(0.1)
         sock = stack.enter_context(socket.create_connection((host, int(port)), 30))
@@ -82,13 +82,13 @@ def test_grpc_calls_beyond_the_limit_are_refused_and_probes_are_not(small: Serve
     with contextlib.ExitStack() as stack:
         watcher = stack.enter_context(contextlib.closing(http.client.HTTPConnection(small.http, timeout=30)))
         clients = [
-            stack.enter_context(contextlib.closing(grpcclient.InferenceServerClient(small.grpc))) for _ in range(MOST)
+            stack.enter_context(contextlib.closing(grpcclient.InferenceServerClient(small.grpc))) for _ in range(LIMIT)
         ]
         for client in clients[1:]:
             client.start_stream(lambda result, error: None)
-        wait_for_open(watcher, MOST)
+        wait_for_open(watcher, LIMIT)
         for _ in range(3):
-            with pytest.raises(InferenceServerException, match=f"UNAVAILABLE.*{MOST} connections open, its limit"):
+            with pytest.raises(InferenceServerException, match=f"UNAVAILABLE.*{LIMIT} connections open, its limit"):
                 clients[0].get_server_metadata(client_timeout=5)
             assert clients[0].is_server_live()
             assert clients[0].is_server_ready()
@@ -103,7 +103,7 @@ def test_grpc_connections_have_a_limit_of_their_own(small: ServerProcess) -> Non
     with contextlib.ExitStack() as stack:
         client = stack.enter_context(contextlib.closing(grpcclient.InferenceServerClient(small.grpc)))
         assert client.is_server_live()
-        socks = [stack.enter_context(socket.create_connection((host, int(port)), 30)) for _ in range(MOST + SPARE + 5)]
+        socks = [stack.enter_context(socket.create_connection((host, int(port)), 30)) for _ in range(LIMIT + SPARE + 5)]
         closed = 0
         for sock in socks:
             sock.settimeout(0.5)
@@ -123,7 +123,7 @@ def test_a_flood_of_connections_disturbs_nobody_who_is_inside(small: ServerProce
             for _ in range(3 * MAX_REFUSED):
                 with contextlib.suppress(ConnectionError):
                     stack.enter_context(socket.create_connection((host, int(port)), 30))
-            wait_for_open(inside, MOST)
+            wait_for_open(inside, LIMIT)
         wait_for_open(inside, 1)
     with contextlib.closing(http.client.HTTPConnection(small.http, timeout=30)) as after:
         assert get(after, "/v2/health/ready")[0] == 200
