@@ -4,5 +4,5 @@ triton_repository      a folder that NVIDIA's Triton serves: its layout, its sam
 ray_application        a folder that Ray Serve deploys: models and a config file
 triton_model           the model inside Triton's python backend
 web_page               a static folder with a page that runs the model: the page itself is in web/, web_graph adds the
-                       attention matrices to the model, web_runtime comes from npm, web_samples from a data set
+                       attention matrices to the model
 """

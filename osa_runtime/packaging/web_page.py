@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,16 +19,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from osa_runtime.artifact import Artifact
+from osa_runtime.atomic import atomic_folder
+from osa_runtime.downloads import check_hashes, data_folder, fetch_archive, read_archive
 from osa_runtime.environment import require
-from osa_runtime.errors import ArtifactError, InputError
+from osa_runtime.errors import ArtifactError, DataError, InputError
 from osa_runtime.interface import TensorSpec
 from osa_runtime.packaging.packed_artifacts import describe, new_package, open_onnx
-from osa_runtime.packaging.web_runtime import VERSION, WASM, WEBGPU, runtime_files
-from osa_runtime.packaging.web_samples import choose_samples, measure_placement
 from osa_runtime.parity.tolerances import relative_tolerance
 
 PAGE = Path(__file__).with_name("web")
 MODEL, DESCRIPTION, RUNTIME = "model.onnx", "model.json", "runtime"
+# ONNX Runtime Web, the files that a page loads to run a model: fetched by name and checked by hash.
+VERSION = "1.30.0"
+PACKAGE = f"onnxruntime-web@{VERSION}"
+WASM = {
+    "ort.wasm.min.mjs": "219e6a1fc8a9938268d18efca3c91d310bd2f4a59bbd13744df5b2b7fc6cee3b",
+    "ort-wasm-simd-threaded.mjs": "e13f7f94fc51b4ca72b12faeb1ee95f4ace6dfbc8939bc718aabdc0a27c4299b",
+    "ort-wasm-simd-threaded.wasm": "3398c10d07d229bd91b364548e130e0e51a8e5704b88c7c083ebbeb78842dee2",
+}
+WEBGPU = {
+    "ort.webgpu.min.mjs": "3dffff71811bc13a3a3d9591c57ca5ee5735b8f5f3eaf789510b02bb040ae3a0",
+    "ort-wasm-simd-threaded.asyncify.mjs": "3d1c85995364bb643302fc6fd877a0c3ba5ae72401815e0f24828a53d9191e28",
+    "ort-wasm-simd-threaded.asyncify.wasm": "39f9f0894d478800487ed9f7dbe92618498db320cf55c8e3d89adff8dce658da",
+}
+SHA256 = WASM | WEBGPU
+LARGEST_FILE = 64 * 2**20
+
+PER_CLASS = 3  # sample pictures
+INK = 0.1  # of the range; below it is paper
+TYPICAL = 90  # percentile of the boxes around the ink
+TOUCHES = 0.9
 
 
 @dataclass(frozen=True)
@@ -149,3 +170,82 @@ def _shown_samples(artifact: Artifact, image: TensorSpec, samples: PageSamples) 
         ],
         "placement": asdict(placement) if placement else None,
     }
+
+
+@dataclass(frozen=True)
+class DrawingPlacement:
+    """The box that a drawing is scaled to, as a share of the picture.
+
+    With ``stretch`` both sides are filled, as in scikit-learn's digits; otherwise the longer one, as in MNIST. With
+    ``by_mass`` the ink's centre of mass is in the middle of the picture, as in MNIST; otherwise the box is.
+    """
+
+    width: float
+    height: float
+    stretch: bool
+    by_mass: bool
+
+
+def choose_samples(labels: NDArray[np.int64]) -> list[int]:
+    """The first pictures of each class, by class."""
+    found = (np.flatnonzero(labels == label)[:PER_CLASS] for label in np.unique(labels))
+    return [int(index) for indices in found for index in indices]
+
+
+def measure_placement(pictures: NDArray[Any]) -> DrawingPlacement | None:
+    """The box around the ink in pictures (n, height, width) of 0…1; None if it is most of the picture, as in photos."""
+    drawn = pictures[(pictures > INK).any((1, 2))]
+    if not len(drawn):
+        return None
+    ink = drawn > INK
+    (left, right), (top, bottom) = _ends(ink, 1), _ends(ink, 2)
+    width, height = right - left, bottom - top
+    box = float(np.percentile(width, TYPICAL)), float(np.percentile(height, TYPICAL))
+    if min(box) > TOUCHES:
+        return None
+    fills = (width >= TOUCHES * box[0]) & (height >= TOUCHES * box[1])
+    spread = float(np.std([(left + right) / 2, (top + bottom) / 2], axis=1).sum())
+    spread_of_mass = float(np.std([_middle(drawn.sum(1)), _middle(drawn.sum(2))], axis=1).sum())
+    return DrawingPlacement(*box, stretch=bool(np.median(fills)), by_mass=spread_of_mass < spread)
+
+
+def _ends(ink: NDArray[np.bool_], axis: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The start of the first and the end of the last line along ``axis`` with ink, as shares of the side."""
+    lines = np.any(ink, axis=axis)
+    size = lines.shape[1]
+    return lines.argmax(1) / size, 1 - lines[:, ::-1].argmax(1) / size
+
+
+def _middle(mass: NDArray[Any]) -> NDArray[np.float64]:
+    size = mass.shape[1]
+    middle: NDArray[np.float64] = mass @ (np.arange(size) + 0.5) / mass.sum(1) / size
+    return middle
+
+
+def runtime_files(wanted: Sequence[str], source: Path | None = None) -> dict[str, bytes]:
+    """The files called ``wanted`` from ``source``, or else from our own copy, which is fetched if there is none."""
+    if source is None:
+        source = data_folder() / PACKAGE
+        if not all((source / name).is_file() for name in wanted):
+            _fetch_runtime(source)
+    files = {name: _read_runtime_file(source / name) for name in wanted}
+    check_hashes(PACKAGE, files, {name: SHA256[name] for name in wanted})
+    return files
+
+
+def _fetch_runtime(folder: Path) -> None:
+    content = fetch_archive("npm", PACKAGE, "give the folder dist of that package with runtime_folder=FOLDER")
+    files = read_archive(PACKAGE, content, SHA256.__contains__, LARGEST_FILE)
+    check_hashes(PACKAGE, files, SHA256)
+    with atomic_folder(folder, replace=True, marker=next(iter(SHA256))) as temporary:
+        for name, found in files.items():
+            (temporary / name).write_bytes(found)
+
+
+def _read_runtime_file(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(
+            f"Cannot read {path}: {error.strerror or error}; expected a file of the folder dist of {PACKAGE}."
+        ) from error

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -119,7 +120,7 @@ class Expectation:
         config: Any = getattr(self.model, "config", None)
         return int(config.dim // config.heads) if hasattr(config, "dim") and hasattr(config, "heads") else None
 
-    @property
+    @cached_property  # every row of every case asks for it
     def depth(self) -> int:
         return rounding_depth(self.model)
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import made_once
 from osa_runtime.cli.main import app
-from osa_runtime.packaging import web_runtime
+from osa_runtime.packaging import web_page
 
 Exported = Callable[[str, str], Path]
 
@@ -104,9 +104,9 @@ def page_model(tmp_path: Path) -> Path:
 def test_a_page_says_what_it_is_and_how_to_serve_it(
     page_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in web_runtime.SHA256:
+    for name in web_page.SHA256:
         (tmp_path / name).write_bytes(b"")
-        monkeypatch.setitem(web_runtime.SHA256, name, hashlib.sha256(b"").hexdigest())
+        monkeypatch.setitem(web_page.SHA256, name, hashlib.sha256(b"").hexdigest())
     out = tmp_path / "the page"
     flags = ["--samples", "digits", "--title", "Read it", "--runtime-folder", tmp_path]
     shown = osa_package("web", page_model, "--out", out, *flags, code=0).splitlines()
@@ -118,7 +118,7 @@ def test_a_page_says_what_it_is_and_how_to_serve_it(
     assert told["placement"] == {"width": 0.75, "height": 1.0, "stretch": True, "by_mass": False}
     assert "exists already" in osa_package("web", page_model, "--out", out, *flags, code=3)
     assert osa_package("web", page_model, "--out", out, *flags, "--force", code=0)
-    (tmp_path / next(iter(web_runtime.SHA256))).unlink()
+    (tmp_path / next(iter(web_page.SHA256))).unlink()
     assert "onnxruntime-web@" in osa_package("web", page_model, "--out", out, *flags, "--force", code=3)
     assert "Unknown data set" in osa_package("web", page_model, "--out", out, "--samples", "digit", code=3)
 

@@ -26,9 +26,15 @@ from osa_runtime.artifact import Artifact
 from osa_runtime.errors import ArtifactError, DataError, InputError, RunError, StorageError
 from osa_runtime.interface import TensorSpec
 from osa_runtime.models import SkiplessViT, ViTConfig, save_checkpoint
-from osa_runtime.packaging import web_runtime
-from osa_runtime.packaging.web_page import PAGE, PageSamples, image_input, package_web
-from osa_runtime.packaging.web_samples import DrawingPlacement, measure_placement
+from osa_runtime.packaging import web_page
+from osa_runtime.packaging.web_page import (
+    PAGE,
+    DrawingPlacement,
+    PageSamples,
+    image_input,
+    measure_placement,
+    package_web,
+)
 from osa_runtime.pixels import Standardisation
 from osa_runtime.quantization import quantize
 
@@ -37,7 +43,7 @@ Images = Callable[[str], Path]
 
 GREY = Standardisation((4.0,), (6.0,), (0.0, 16.0))
 COLOUR = Standardisation((100.0, 120.0, 130.0), (60.0, 61.0, 62.0), (0.0, 255.0))
-RUNTIME = {name: name.encode() for name in web_runtime.SHA256}  # stands for the real files, which are large
+RUNTIME = {name: name.encode() for name in web_page.SHA256}  # stands for the real files, which are large
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +53,7 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     for name, content in RUNTIME.items():
         (folder / name).write_bytes(content)
-        monkeypatch.setitem(web_runtime.SHA256, name, hashlib.sha256(content).hexdigest())
+        monkeypatch.setitem(web_page.SHA256, name, hashlib.sha256(content).hexdigest())
     return folder
 
 
@@ -170,7 +176,7 @@ def test_the_folder_is_complete_and_needs_nobody(images: Images, tmp_path: Path,
 def test_a_model_for_wasm_alone_brings_no_files_for_webgpu(images: Images, tmp_path: Path, runtime: Path) -> None:
     packed = package_web(images("grey"), tmp_path / "page", runtime_folder=runtime)
     assert "Loop" in " ".join(packed.objections)
-    assert {path.name for path in (tmp_path / "page" / "runtime").iterdir()} == set(web_runtime.WASM)
+    assert {path.name for path in (tmp_path / "page" / "runtime").iterdir()} == set(web_page.WASM)
     assert description(tmp_path / "page")["webgpu"] is False
 
 
@@ -283,10 +289,10 @@ def test_only_an_earlier_page_is_replaced_and_only_by_a_whole_one(
 
 
 def test_a_changed_runtime_file_is_refused(runtime: Path) -> None:
-    name = next(iter(web_runtime.WASM))
+    name = next(iter(web_page.WASM))
     (runtime / name).write_bytes(b"other")
     with pytest.raises(DataError, match=f"{name} of onnxruntime-web@.* has the sha256"):
-        web_runtime.runtime_files([name], runtime)
+        web_page.runtime_files([name], runtime)
 
 
 def test_the_runtime_is_fetched_once_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,15 +305,15 @@ def test_the_runtime_is_fetched_once_by_name(tmp_path: Path, monkeypatch: pytest
             archive.addfile(member, io.BytesIO(content))
     npm = programs / "npm"
     npm.write_text(
-        f"#!{sys.executable}\nimport sys, shutil\nassert sys.argv[1:3] == ['pack', {web_runtime.PACKAGE!r}]\n"
+        f"#!{sys.executable}\nimport sys, shutil\nassert sys.argv[1:3] == ['pack', {web_page.PACKAGE!r}]\n"
         f"shutil.copy({str(package)!r}, 'web.tgz')\n"
     )
     npm.chmod(npm.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", str(programs))
     monkeypatch.setenv("OSA_DATA", str(tmp_path / "data"))
-    assert web_runtime.runtime_files(list(web_runtime.WASM)) == {name: RUNTIME[name] for name in web_runtime.WASM}
+    assert web_page.runtime_files(list(web_page.WASM)) == {name: RUNTIME[name] for name in web_page.WASM}
     npm.unlink()
-    assert web_runtime.runtime_files(list(RUNTIME)) == RUNTIME
+    assert web_page.runtime_files(list(RUNTIME)) == RUNTIME
     monkeypatch.setenv("OSA_DATA", str(tmp_path / "empty"))
     with pytest.raises(DataError, match=r"needs the program npm.*runtime_folder="):
-        web_runtime.runtime_files(list(RUNTIME))
+        web_page.runtime_files(list(RUNTIME))
