@@ -16,7 +16,7 @@ class Format:
     name: str
     file: str  # in an exported folder
     writer: str  # (module, examples, output names, settings, folder, progress) → OSA settings and attention calls
-    session: str  # (source, options) → Session
+    session: str  # (source, settings) → Session
     model_parts: str  # (session, threads) → ModelParts, the parts that verification feeds one by one
     graph: str  # (path) → the graph that verification compares with a fresh export
 

@@ -44,7 +44,7 @@ def parse_device(text: str) -> Device:
 
 @dataclass(frozen=True)
 class LoadSettings:
-    """Options of a new session. ``threads`` None leaves the number to the runtime.
+    """Settings of a new session. ``threads`` None leaves the number to the runtime.
 
     ``profile`` is the start of the file name for ONNX Runtime's trace of every node.
     ``count_squarings`` makes an ONNX session count the squarings of each layer, where its graph has the count.

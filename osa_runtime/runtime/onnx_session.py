@@ -42,38 +42,38 @@ DTYPE_OF = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(do
 
 
 class OnnxSession(Session):
-    def __init__(self, source: Source, options: LoadSettings) -> None:
+    def __init__(self, source: Source, settings: LoadSettings) -> None:
         declared = source.declared
         self._ort = _import_onnxruntime()
-        counted = counted_layers(source.artifact.manifest) if options.count_squarings and source.artifact else {}
+        counted = counted_layers(source.artifact.manifest) if settings.count_squarings and source.artifact else {}
         self._counts = tuple(counted.values())
-        self._session, placement = self._start(source, options)
-        self._profiling = options.profile is not None
+        self._session, placement = self._start(source, settings)
+        self._profiling = settings.profile is not None
         found = _interface(self._session, source, self._counts)
         if declared is not None:
             check_agreement(declared, found, f"The manifest of {source.path.parent}")
         super().__init__(source, declared or found, placement, Squarings(tuple(counted)) if counted else None)
-        self._device = Device("cuda", options.device.index) if placement.device != "cpu" else CPU
+        self._device = Device("cuda", settings.device.index) if placement.device != "cpu" else CPU
         self._names = [*(spec.name for spec in self.outputs), *self._counts]
 
-    def _start(self, source: Source, options: LoadSettings) -> tuple[Any, Placement]:
+    def _start(self, source: Source, settings: LoadSettings) -> tuple[Any, Placement]:
         note = None
-        if options.device != CPU:
+        if settings.device != CPU:
             problem = onnx_cuda_problem()
             if problem is None:
-                session, problem = self._start_on_cuda(source, options)
+                session, problem = self._start_on_cuda(source, settings)
                 if problem is None:
-                    placed = Placement(str(options.device), str(options.device), CUDA_PROVIDER, cpu_nodes(session))
+                    placed = Placement(str(settings.device), str(settings.device), CUDA_PROVIDER, cpu_nodes(session))
                     return session, placed
-            note = options.fall_back(problem)
-        session = self._start_from_copy(source, options) or self._create(source, options, [CPU_PROVIDER])
-        return session, Placement(str(options.device), str(CPU), CPU_PROVIDER, note=note)
+            note = settings.fall_back(problem)
+        session = self._start_from_copy(source, settings) or self._create(source, settings, [CPU_PROVIDER])
+        return session, Placement(str(settings.device), str(CPU), CPU_PROVIDER, note=note)
 
-    def _start_on_cuda(self, source: Source, options: LoadSettings) -> tuple[Any, str | None]:
+    def _start_on_cuda(self, source: Source, settings: LoadSettings) -> tuple[Any, str | None]:
         # TF32 keeps 10 of float32's 23 bits of mantissa; no output would agree with the reference any more.
-        wanted = {"device_id": str(options.device.index), "use_tf32": "0"}
+        wanted = {"device_id": str(settings.device.index), "use_tf32": "0"}
         try:
-            session = self._create(source, options, [(CUDA_PROVIDER, wanted), CPU_PROVIDER])
+            session = self._create(source, settings, [(CUDA_PROVIDER, wanted), CPU_PROVIDER])
         except ArtifactError as error:
             if "CUDA" not in str(error):
                 raise
@@ -82,20 +82,20 @@ class OnnxSession(Session):
             return None, f"ONNX Runtime chose {', '.join(session.get_providers())} instead. See `osa doctor`."
         return session, None
 
-    def _start_from_copy(self, source: Source, options: LoadSettings) -> Any | None:
+    def _start_from_copy(self, source: Source, settings: LoadSettings) -> Any | None:
         """A session that need not be optimised, or that leaves a copy for the next one; None without the cache."""
-        if not options.cache or options.profile is not None:
+        if not settings.cache or settings.profile is not None:
             return None
 
         def start(path: str, entries: Mapping[str, str], written: str | None) -> Any:
-            return self._create(source, options, [CPU_PROVIDER], path, entries, written)
+            return self._create(source, settings, [CPU_PROVIDER], path, entries, written)
 
         return started_from_copy(self._ort, source, self._counts, start)
 
     def _create(
         self,
         source: Source,
-        options: LoadSettings,
+        settings: LoadSettings,
         providers: Sequence[Any],
         copy: str = "",
         entries: Mapping[str, str] = MappingProxyType({}),
@@ -105,11 +105,11 @@ class OnnxSession(Session):
         wanted = self._ort.SessionOptions()
         wanted.log_severity_level = FATAL
         wanted.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-        if options.threads is not None:
-            wanted.intra_op_num_threads = options.threads
-        if options.profile is not None:
+        if settings.threads is not None:
+            wanted.intra_op_num_threads = settings.threads
+        if settings.profile is not None:
             wanted.enable_profiling = True
-            wanted.profile_file_prefix = str(options.profile)
+            wanted.profile_file_prefix = str(settings.profile)
         for name, value in entries.items():
             wanted.add_session_config_entry(name, value)
         if written is not None:

@@ -33,16 +33,16 @@ class OtherSession(Session):
     package: str  # the Python package of the runtime
     runtime: str  # its name for people
 
-    def __init__(self, source: Source, options: LoadSettings) -> None:
-        if options.device != CPU:
-            raise DeviceError(f"{self.runtime} is run on the CPU only here, not on {options.device}.")
+    def __init__(self, source: Source, settings: LoadSettings) -> None:
+        if settings.device != CPU:
+            raise DeviceError(f"{self.runtime} is run on the CPU only here, not on {settings.device}.")
         if importlib.util.find_spec(self.package) is None:
             raise MissingDependencyError(f"{self.runtime} is not installed; install the Python package {self.package}.")
         interface = source.declared or _interface_of(source.path)
         self._names = tuple(spec.name for spec in interface.outputs)
         self._lock = threading.Lock()
         try:
-            self._model, version = self._start(source.path, interface, options.threads)
+            self._model, version = self._start(source.path, interface, settings.threads)
         except OsaError:
             raise
         except Exception as error:
@@ -189,14 +189,14 @@ RUNTIMES: dict[str, type[OtherSession]] = {
 }
 
 
-def session_in(runtime: str, source: Source, options: LoadSettings) -> Session:
+def session_in(runtime: str, source: Source, settings: LoadSettings) -> Session:
     if runtime not in RUNTIMES:
         raise InputError(f"runtime={runtime!r}: expected one of {', '.join(RUNTIMES)}.")
     if source.format != "onnx":
         raise InputError(f"runtime={runtime!r} runs ONNX models, and {source.path} is {source.format}.")
-    if options.profile is not None or options.count_squarings:
+    if settings.profile is not None or settings.count_squarings:
         raise InputError(f"runtime={runtime!r} has neither a profile nor a count of squarings; leave them out.")
-    return RUNTIMES[runtime](source, options)
+    return RUNTIMES[runtime](source, settings)
 
 
 def _interface_of(path: Path) -> Interface:

@@ -167,21 +167,21 @@ def load(
     TorchScript and pt2 files need torch. They are programs: load them only from sources that you trust.
     """
     trace = None if profile is None else Path(profile)
-    options = LoadSettings(parse_device(device), threads, allow_fallback, trace, count_squarings, cache)
-    session = _open(_source(Path(path), check_hash), options, runtime)
+    settings = LoadSettings(parse_device(device), threads, allow_fallback, trace, count_squarings, cache)
+    session = _open(_source(Path(path), check_hash), settings, runtime)
     if session.placement.note:
         warnings.warn(session.placement.note, RuntimeWarning, stacklevel=2)
     return session
 
 
-def _open(source: Source, options: LoadSettings, runtime: str | None) -> Session:
+def _open(source: Source, settings: LoadSettings, runtime: str | None) -> Session:
     if runtime is not None:
         from osa_runtime.runtime.other_runtimes import session_in
 
-        return session_in(runtime, source, options)
-    if options.profile is not None and source.format != "onnx":
+        return session_in(runtime, source, settings)
+    if settings.profile is not None and source.format != "onnx":
         raise InputError(f"Only ONNX models can be profiled, {source.path} is {source.format}; export it as onnx.")
-    session: Session = FORMATS[source.format].part("session")(source, options)
+    session: Session = FORMATS[source.format].part("session")(source, settings)
     return session
 
 

@@ -132,16 +132,16 @@ def _damage(path: Path, format: str) -> Iterator[None]:  # noqa: A002 - the word
 
 
 class TorchSession(Session):
-    def __init__(self, source: Source, options: LoadSettings) -> None:
+    def __init__(self, source: Source, settings: LoadSettings) -> None:
         declared = source.declared
         self._torch = import_torch(source.path, source.format)
-        self._device, placement = _place(self._torch, options)
+        self._device, placement = _place(self._torch, settings)
         read = read_torchscript if source.format == "torchscript" else read_pt2
         self._module, found = read(self._torch, source.path, str(self._device))
         if declared is not None:
             _check_counts(declared, found, source)
         super().__init__(source, declared or found, placement)
-        self._threads = options.threads
+        self._threads = settings.threads
         # One call at a time: torch's threads work inside a call, and their number is set for the whole process.
         self._lock = threading.Lock()
 
@@ -199,13 +199,13 @@ def torch_threads(count: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _place(torch: Any, options: LoadSettings) -> tuple[Device, Placement]:
-    wanted, provider, note = options.device, f"torch {torch.__version__}", None
+def _place(torch: Any, settings: LoadSettings) -> tuple[Device, Placement]:
+    wanted, provider, note = settings.device, f"torch {torch.__version__}", None
     if wanted != CPU:
         problem = torch_cuda_problem(torch, wanted.index)
         if problem is None:
             return wanted, Placement(str(wanted), str(wanted), provider)
-        note = options.fall_back(problem)
+        note = settings.fall_back(problem)
     return CPU, Placement(str(wanted), str(CPU), provider, note=note)
 
 
