@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 from numpy.typing import NDArray
 
 # Before torch is imported: test processes with a thread per core each would fight over the cores.
@@ -24,6 +25,10 @@ os.environ["OSA_MODEL_CACHE"] = "off"
 # A shell makes jobs in the background ignore the interrupt, and what tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# On a busy machine any example may take long; how long is not what properties are about.
+settings.register_profile("any time", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any time")
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 

@@ -22,7 +22,7 @@ NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.dictionaries(NAMES, hnp.arrays(TYPES, hnp.array_shapes(min_dims=0, min_side=0)), max_size=4))
 def test_any_names_and_arrays_come_back(
     tmp_path_factory: pytest.TempPathFactory, arrays: dict[str, np.ndarray[Any, Any]]

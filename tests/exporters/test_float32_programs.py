@@ -37,7 +37,7 @@ def run(problem: Problem, how: ExponentialMethod) -> Tensor:
 
 
 def test_right_or_nan() -> None:
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=200)
     @given(problem=problems())
     def judge(problem: Problem) -> None:
         for name, how in METHODS.items():

@@ -48,7 +48,7 @@ def run(session: onnxruntime.InferenceSession, problem: Problem) -> Tensor:
 
 
 def test_onnx_is_right_or_nan(sessions: dict[str, onnxruntime.InferenceSession]) -> None:
-    @settings(max_examples=120, deadline=None)
+    @settings(max_examples=120)
     @given(problem=problems())
     def judge(problem: Problem) -> None:
         for name, session in sessions.items():
@@ -101,7 +101,7 @@ def test_pt2_is_right_or_nan() -> None:
         file.seek(0)
         module = torch.export.load(file).module()
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(problem=problems(widths=(8,)))
     def judge(problem: Problem) -> None:
         q, k = problem.q[None], problem.k[None]

@@ -73,7 +73,7 @@ def _runner(choice: FunctionChoice) -> Run:
 
 
 def test_openvino_is_right_or_nan(in_openvino: dict[str, Run]) -> None:
-    @settings(max_examples=120, deadline=None)
+    @settings(max_examples=120)
     @given(problem=problems())
     def judge(problem: Problem) -> None:
         for name, run in in_openvino.items():
@@ -114,7 +114,7 @@ def _onnx_runner(choice: FunctionChoice) -> Run:
 
 
 def test_float32_alone_is_right_or_nan(in_onnx_runtime: dict[str, Run]) -> None:
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=200)
     @given(problem=problems())
     def judge(problem: Problem) -> None:
         for name, run in in_onnx_runtime.items():

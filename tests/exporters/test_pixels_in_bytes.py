@@ -72,7 +72,7 @@ def test_fractions_become_bytes(tmp_path: Path, standardisation: Standardisation
     np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6 * np.abs(expected).max())
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     mean=st.floats(-1e3, 1e3),
     std=st.floats(1e-3, 1e3),

@@ -99,7 +99,7 @@ def layers(draw: st.DrawFn) -> Layer:
     return Layer(made.x, made.weight, made.out, scale.float(), real)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(layer=layers())
 def test_right_or_none(layer: Layer) -> None:
     out = layer.folded()

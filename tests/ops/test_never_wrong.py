@@ -36,7 +36,7 @@ def eager(problem: Problem, dtype: torch.dtype, **options: object) -> Tensor:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(problem=problems())
 def test_eager_is_right_or_refuses(dtype: torch.dtype, problem: Problem) -> None:
     for way, options in WAYS.items():
@@ -48,7 +48,7 @@ class Attention(nn.Module):
         return orthogonal_attention(q, k, v, scale)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(problem=problems())
 def test_torchscript_is_eager_with_nan_for_errors(problem: Problem) -> None:
     actual = SCRIPTED(problem.q, problem.k, problem.v, torch.tensor(problem.scale))
@@ -58,7 +58,7 @@ def test_torchscript_is_eager_with_nan_for_errors(problem: Problem) -> None:
 SCRIPTED = torch.jit.script(Attention())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(one=problems(widths=(8,)), other=problems(widths=(8,)))
 def test_an_entry_of_a_batch_does_not_disturb_another(one: Problem, other: Problem) -> None:
     """Entries of one length whose magnitudes and structures have nothing in common."""

@@ -34,7 +34,7 @@ def interfaces(draw: Any) -> Interface:
     return Interface(specs, axes=axes, values=values)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(interfaces(), st.integers(0, 2**32))
 def test_every_case_fits_its_interface(interface: Interface, seed: int) -> None:
     cases = list(sweep(interface, seed=seed, width=4))

@@ -89,7 +89,7 @@ def ranges(draw: Any) -> dict[str, dict[str, int]]:
     return found
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(ranges(), st.sampled_from([FEATURES.inputs, WORDS.inputs]), st.booleans())
 def test_every_planned_case_fits(axes: dict[str, dict[str, int]], inputs: Any, grid: bool) -> None:
     interface = Interface(inputs, axes=axes, values={"tokens": {"min": 0, "max": 20}})

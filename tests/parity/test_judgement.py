@@ -17,7 +17,7 @@ from osa_runtime.parity.tolerances import EAGER_SHARE, NO_DIGITS_LEFT, UNDECIDED
 
 RTOL = 1e-5
 LIMITS = RowLimits(Tolerance(RTOL), largest_norm=1000.0)
-quick = settings(max_examples=200, deadline=None)
+quick = settings(max_examples=200)
 seeds = st.integers(0, 2**32)
 
 

@@ -16,7 +16,7 @@ from osa_runtime.parity import Tolerance, compare_arrays, measure
 DTYPES = st.sampled_from([np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)])
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=1, max_side=5)
 TOLERANCES = st.floats(0, 10, allow_nan=False)
-quick = settings(max_examples=200, deadline=None)
+quick = settings(max_examples=200)
 
 
 def finite(dtype: np.dtype[Any], shape: Any) -> st.SearchStrategy[np.ndarray]:

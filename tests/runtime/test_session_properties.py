@@ -40,7 +40,6 @@ def checked(test: Callable[..., None], session: Session) -> None:
     """Run a property with a number of examples that fits the format, the same ones each time."""
     bound = settings(
         max_examples=EXAMPLES[session.format],
-        deadline=None,
         derandomize=True,
         database=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

@@ -69,7 +69,6 @@ def effort(examples: int) -> settings:
         max_examples=examples,
         derandomize="OSA_FUZZ_EXAMPLES" not in os.environ,
         database=None,
-        deadline=None,
         suppress_health_check=list(HealthCheck),
     )
 
