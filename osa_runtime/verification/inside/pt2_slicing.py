@@ -1,4 +1,8 @@
-"""A part of a captured graph as a module of its own: from values that are given to one that is wanted."""
+"""A part of a captured graph as a module of its own: from values that are given to one that is wanted.
+
+``torch.export.unflatten`` does not do this: its modules take sizes that the whole graph reads from its inputs, so that
+none can run alone, on tensors of other shapes, or up to a value in the middle of a module.
+"""
 
 from __future__ import annotations
 
