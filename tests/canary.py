@@ -63,7 +63,7 @@ class Target:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """What is done inside must not be felt by anyone else."""
+        """Check that the work inside does not slow other clients."""
         before = len(self.questions)
         logged = len(self.server.events)
         yield

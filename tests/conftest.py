@@ -99,7 +99,7 @@ def threads_as_they_were() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def little_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the wide sweep does with the time it usually has, tests of its own show."""
+    """Give the wide sweep little time; tests of its own show what it does with more."""
     from osa_runtime.verification import cases
 
     monkeypatch.setattr(cases, "SECONDS", 0.1)

@@ -82,7 +82,7 @@ def call(stream: int, message: bytes, end: bool = True) -> bytes:
 
 
 def said(sock: socket.socket, seconds: float = 10) -> bytes:
-    """What the server says until it closes or is silent for so long."""
+    """The bytes that the server sends until it closes or is silent for so long."""
     sock.settimeout(seconds)
     reply = b""
     with contextlib.suppress(TimeoutError, ConnectionError):

@@ -55,7 +55,7 @@ class InferenceLoad:
         connection.close()
 
     def _exchange(self, connection: http.client.HTTPConnection) -> str | None:
-        """What failed cleanly, if anything did."""
+        """Send one request; returns the reason of a clean failure."""
         try:
             connection.request("POST", self._path, self._body)
             answer = connection.getresponse()
@@ -102,7 +102,7 @@ class InferenceLoad:
         assert len(self.failures) <= each * CLIENTS, self.failures
 
     def wait_for(self, number: int) -> None:
-        """So many more right answers."""
+        """Wait for this many more right answers."""
         goal, end = sum(self.right) + number, time.monotonic() + PATIENCE
         while sum(self.right) < goal:
             assert time.monotonic() < end, (

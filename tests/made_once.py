@@ -51,7 +51,7 @@ def kept_in(home: Path) -> Iterator[None]:
 
 
 def export_checkpoint(checkpoint: str | Path, out: str | Path, *, checked: bool = True, **options: Any) -> Artifact:
-    """As that of the package, but a copy of what an earlier call with the same weights and options has made."""
+    """Export like the package, or copy the export of an earlier call with the same weights and options."""
     if not _home:
         return exporters.export_checkpoint(checkpoint, out, checked=checked, **options)
     kept = _home[-1] / _key(Path(checkpoint), options)

@@ -1,4 +1,4 @@
-"""Ray in an environment of its own beside the checkout's: it is large, and the other tests do without it."""
+"""Ray in an environment of its own next to the checkout's: it is large, and the other tests do without it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def ray_python(checkout: Path) -> Path:
 
 
 def _fingerprint(checkout: Path) -> str:
-    """What the environment is made of; other lines of pyproject.toml may change without a new one."""
+    """The dependencies of the environment; other lines of pyproject.toml may change without a new one."""
     project = tomllib.loads((checkout / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted = [project["dependencies"], project["optional-dependencies"], sys.version]
     pins = (checkout / "constraints.txt").read_text(encoding="utf-8")

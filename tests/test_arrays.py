@@ -1,4 +1,4 @@
-"""Arrays in files: any name and shape goes there and back, and nothing that is no plain array is read."""
+"""Arrays in files: any name and shape goes there and back, and only plain arrays are read."""
 
 from __future__ import annotations
 

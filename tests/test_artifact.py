@@ -148,7 +148,7 @@ def changed_everywhere(value: Any, odd: Any) -> Iterator[Any]:
 
 
 def use(manifest: Manifest) -> None:
-    """As verification, the server and the command line do before they run a model."""
+    """Read a manifest like verification, the server and the command line before they run a model."""
     interface = manifest.interface
     with contextlib.suppress(InputError):  # inputs that are too large, say
         next(iter(sweep(interface, batches=[1])))

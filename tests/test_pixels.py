@@ -1,4 +1,4 @@
-"""What is done to pixels travels with the model, from training to pictures."""
+"""The preprocessing of pixels travels with the model, from training to pictures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a command is given, it says what that is and what to do with it; no pickle is opened on the way."""
+"""Commands say what a path is and what to do with it, for any path; no pickle is opened on the way."""
 
 from __future__ import annotations
 

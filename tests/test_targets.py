@@ -156,7 +156,7 @@ def test_a_program_for_aotinductor(checkpoint: Path, tmp_path: Path) -> None:
 
 
 def test_lost_functions_are_recognised(tmp_path: Path) -> None:
-    """As onnx's version converter loses them."""
+    """A file without its functions, as onnx's version converter leaves it."""
     model = attention_model(FunctionChoice(form="dense"))
     del model.functions[:]
     onnx.save(model, tmp_path / "model.onnx")

@@ -1,4 +1,4 @@
-"""What tests of training runs share."""
+"""The parts that tests of training runs share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole benchmarks of small models: what is measured, compared and refused. No test looks at how long anything took."""
+"""Whole benchmarks of small models: figures, comparisons and refusals. No test looks at a duration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which sizes are measured by default, and which are refused."""
+"""Sizes that are measured by default, and sizes that are refused."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def is_text(statement: ast.stmt) -> bool:
 
 
 def flags_in(path: Path) -> list[str]:
-    """A list of strings, such as the words of a command for a subprocess, is no message."""
+    """A list of strings, such as the words of a command for a subprocess, is not a message."""
     found = [(line, text) for line, text in shown_texts(path) if FLAG.search(COMMAND.sub("", text))]
     return [f"{path}:{line}: {text}" for line, text in found if not FLAG.fullmatch(text)]
 

@@ -78,7 +78,7 @@ def test_bad_input(model: Path, monkeypatch: pytest.MonkeyPatch, arguments: list
     folder = model.parent
     monkeypatch.chdir(folder)
     (folder / "folder").mkdir()
-    (folder / "text.onnx").write_text("this is no model")
+    (folder / "text.onnx").write_text("this is not a model")
     result = runner.invoke(app, ["inspect", *arguments])
     assert result.exit_code == code, result.output
     assert message in result.output

@@ -1,4 +1,4 @@
-"""What the README and the pages in docs/ show works: its Python runs, its commands exist, its links lead somewhere."""
+"""The README and the pages in docs/ are right: their Python runs, their commands exist, their links lead somewhere."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def made(checkpoint: Path) -> Made:
 
 @pytest.fixture(scope="session")
 def right(checkpoint: Path) -> np.ndarray:
-    """Which test images the model has right, by what training itself feeds it."""
+    """The test images that the model classifies correctly, fed as in training."""
     from osa_runtime.models import load_checkpoint
 
     data = load_dataset("digits")

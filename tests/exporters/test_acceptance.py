@@ -23,7 +23,7 @@ AXES = {"x": {0: "batch", 1: "tokens"}}
 
 
 class Residual(nn.Module):
-    """Layers beside skips; ``scale`` says how large ‖S‖ is in each."""
+    """Layers next to skips; ``scale`` says how large ‖S‖ is in each."""
 
     def __init__(self, depth: int, scale: float) -> None:
         super().__init__()

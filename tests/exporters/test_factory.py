@@ -1,4 +1,4 @@
-"""What a factory says of its inputs and outputs goes into the manifest, or is refused."""
+"""The declarations of a factory go into the manifest, or are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an export refuses: it says what, where and why, and leaves nothing on disk."""
+"""Refusals of an export: they say what, where and why, and leave nothing on disk."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_degenerate_cores(kind: str) -> None:
 
 @pytest.mark.parametrize("exponent", range(2, 20))
 def test_norms_beyond_every_bound_give_nan(exponent: int) -> None:
-    """Also where the bound itself overflows on the way; the entry beside it is answered."""
+    """NaN also if the bound itself overflows on the way; the entry next to it is answered."""
     q, k, v = (normal(1, 2, 60, 8, seed=seed) for seed in (1, 2, 3))
     size = torch.tensor([10.0**exponent, 0.01])[None, :, None, None]
     found = run(q * size, k * size, v * 1e-6)

@@ -84,7 +84,7 @@ def edit_weights(folder: Path, edit: object) -> None:
 DAMAGE = {
     "no such folder": (lambda f: (f / "config.json").unlink(), "a checkpoint is a folder with config.json"),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "model.safetensors does not exist"),
-    "config is no JSON": (lambda f: (f / "config.json").write_text("{"), "cannot be read as JSON"),
+    "config is not JSON": (lambda f: (f / "config.json").write_text("{"), "cannot be read as JSON"),
     "config is a list": (lambda f: (f / "config.json").write_text("[]"), "must hold an object"),
     "other version": (lambda f: edit_config(f, version=99), "has version 99, this package reads 1"),
     "unknown model": (lambda f: edit_config(f, model="BERT"), "names the model 'BERT'"),

@@ -93,7 +93,7 @@ def test_exponents_that_vanish_leave_v_alone(what: str, form: str) -> None:
 @pytest.mark.parametrize("distance", [1.0, 0.3, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6])
 @pytest.mark.parametrize(("tokens", "width"), [(16, 16), (100, 8), (197, 64), (300, 32)])
 def test_nearly_parallel_queries_and_keys(tokens: int, width: int, distance: float, norm: float) -> None:
-    """Where QR + matrix_exp loses up to all digits, the bounds of ordinary inputs hold."""
+    """The bounds of ordinary inputs hold where QR + matrix_exp loses up to all digits."""
     q, v = normal(1, tokens, width, seed=1), normal(1, tokens, width, seed=2)
     k = 3 * (q + distance * normal(1, tokens, width, seed=3))
     scale = scale_for(q, k, norm).float()
@@ -122,7 +122,7 @@ def test_cancellation_beyond_float64_is_an_error() -> None:
 @pytest.mark.parametrize("norm", [2.0, 50.0])
 @pytest.mark.parametrize("mean", [1.0, 3.0, 10.0, 100.0])
 def test_tokens_dominated_by_their_mean(mean: float, norm: float) -> None:
-    """As after a one-sided activation. S cancels, and products in float32 alone would lose up to all digits."""
+    """Tokens as after a one-sided activation: S cancels, and float32 alone would lose up to all digits."""
     for n in (64, 197):
         tokens = normal(1, n, 128, seed=1) + mean * normal(1, 1, 128, seed=2)
         q, k, v = (tokens @ normal(128, 64, seed=seed) for seed in (3, 4, 5))

@@ -123,7 +123,7 @@ def test_powers_of_z_cancel_little_up_to_the_short_reach() -> None:
 
 
 def test_no_power_of_u_is_large() -> None:
-    """So Horner's scheme in u amplifies no rounding."""
+    """Horner's scheme in u amplifies no rounding."""
     assert sum(np.abs(CHEBYSHEV_EVEN)) == pytest.approx(1, abs=1e-6)
     assert sum(np.abs(CHEBYSHEV_ODD)) < 0.51 * CHEBYSHEV_REACH
 

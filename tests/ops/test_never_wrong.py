@@ -1,4 +1,4 @@
-"""Whatever the queries and keys are: an answer within the documented tolerance, an error or NaN. Never a third."""
+"""Any queries and keys have an answer within the documented tolerance, an error or NaN, and nothing else."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class Client:
         return self.calls.infer(model, tensors, **options)
 
     def infer_together(self, model: str, requests: list[Arrays]) -> list[Any]:
-        """What each request gave, or the error that it raised."""
+        """The answer to each request, or the error that it raised."""
 
         def ask(arrays: Arrays) -> Any:
             client = Client(*self._again)  # the HTTP client belongs to one thread

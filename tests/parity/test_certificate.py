@@ -80,7 +80,7 @@ def test_numbers_that_json_lacks_are_read_as_none(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_no_text_survives(tmp_path: Path) -> None:
-    """A folder may have bytes in its name that are no UTF-8."""
+    """A folder may have bytes in its name that are not UTF-8."""
     subject = {"name": "mod\udcffel", "files": {}}
     passing(subject=subject).write(tmp_path / "c.json")
     assert read_certificate(tmp_path / "c.json").subject == subject
@@ -151,7 +151,7 @@ def test_a_missing_field_is_refused(place: tuple[Any, ...], tmp_path: Path) -> N
 
 @pytest.mark.parametrize("place", FIELDS, ids=str)
 def test_a_field_of_another_type_is_refused(place: tuple[Any, ...], tmp_path: Path) -> None:
-    """``[{}]`` is no value of any field; a string in place of false must not count as true."""
+    """``[{}]`` is not a value of any field; a string in place of false must not count as true."""
     for wrong in ([{}], "false", 1e400):
         before = holder(json.loads(passing().to_json()), place)[place[-1]]
         if isinstance(before, str) and isinstance(wrong, str):

@@ -1,4 +1,4 @@
-"""What passes, what fails, and that nothing is excused beyond what rounding explains."""
+"""Passes and failures, and no excuse beyond what rounding explains."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def test_weights_are_the_nearest_of_their_channel(exported: Exported, tmp_path: 
 
 @pytest.mark.parametrize("mode", ["dynamic", "static"])
 def test_8_bit_products_cannot_saturate_16_bits(exported: Exported, tmp_path: Path, mode: str) -> None:
-    """Where a CPU adds u8·s8 in pairs, in 16 bits, only weights of 7 bits are safe."""
+    """Only weights of 7 bits are safe on a CPU that adds u8·s8 in pairs, in 16 bits."""
     result = quantized(exported("vit", "onnx"), tmp_path / "small", mode, "vit").artifact
     stored = [x for x in initializers(result.model_path).values() if x.dtype == np.int8 and x.ndim == 2]
     assert len(stored) == 6

@@ -1,4 +1,4 @@
-"""What can be said about CUDA without a device, and what is run where there is one (`make test-gpu`).
+"""CUDA without a device, and with one (`make test-gpu`).
 
 Every node of what is exported for ONNX Runtime has a kernel in the table of kernels, and the table names no type that
 the CUDA library of the installed wheel has no kernel class for: its type information holds their names.

@@ -1,4 +1,4 @@
-"""Which kernels a provider has: ONNX Runtime's own answer, its rules for versions and types, and the CUDA table."""
+"""The kernels of a provider: ONNX Runtime's own answer, its rules for versions and types, and the CUDA table."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ def check_refusals() -> None:
 
 
 def check_killed_replica(load: InferenceLoad) -> None:
-    """What was under way on it may fail, so that the client can tell, and what HAProxy sent there before it knew."""
+    """Requests under way on it may fail in a way that clients see, and those that HAProxy sent before it noticed."""
     victim = wait_for_replicas(2)[0]
     with load:
         load.wait_for(100)
@@ -207,7 +207,7 @@ def check_killed_replica(load: InferenceLoad) -> None:
 
 
 def test_ray_reads_what_was_chosen(python_with_ray: Path, exported: Exported, tmp_path: Path) -> None:
-    """Also where YAML and JSON differ: in small numbers, and in what a text may hold."""
+    """YAML and JSON differ in small numbers, and in what a text may hold."""
     batching = BatchSettings(max_delay=1e-05, timeout=1e16)
     server = ServerSettings(repository=Path("/srv/app/models"), threads=2, batching=batching)
     settings = RaySettings(server, {}, Path('/"to" ken: #ä😀 - %'), "1:8", target_ongoing=2.5)

@@ -19,7 +19,7 @@ from osa_runtime.serving_ray.settings import RaySettings
 
 
 class Context:
-    """What Ray passes as ``grpc_context``."""
+    """The object that Ray passes as ``grpc_context``."""
 
     def __init__(self, **metadata: str) -> None:
         self._metadata = list(metadata.items())

@@ -86,13 +86,13 @@ class Sabotage:
         return re.search(self.part, text) is not None
 
     def judged(self, bases: Bases, out: Path) -> Certificate:
-        """As a user verifies it, without the grid of sizes and magnitudes, which takes longer."""
+        """Verify like a user, without the grid of sizes and magnitudes, which takes longer."""
         artifact = self.breaking(bases.artifact(self.base, **self.options), out)
         return verify(artifact, bases.checkpoint(self.base), VerifySettings(quick=True)).certificate
 
 
 def caught_by(certificate: Certificate) -> list[str]:
-    """Which of the checks found it, most telling first."""
+    """The checks that found it, most specific first."""
     found = [check.name for check in certificate.checks if not check.passed]
     found += ["parts"] if any(not unit.passed for unit in certificate.units) else []
     found += ["layers"] if any(not layer.passed for layer in certificate.layers) else []
@@ -101,7 +101,7 @@ def caught_by(certificate: Certificate) -> list[str]:
 
 
 def accusations(certificate: Certificate) -> list[str]:
-    """What names a place: all failures but those of whole cases."""
+    """Failures that name a place: all but those of whole cases."""
     found = [f"{check.name}: {check.detail}" for check in certificate.checks if not check.passed]
     found += [f"{unit.unit}: {unit.reason}" for unit in certificate.units if not unit.passed]
     return found + [f"{layer.layer}: {layer.reason}" for layer in certificate.layers if not layer.passed]

@@ -154,7 +154,7 @@ def coefficient(model: onnx.ModelProto) -> None:
 
 
 def stale_data(source: Path, out: Path) -> Path:
-    """The weights of an earlier export of another seed beside a new graph."""
+    """The weights of an earlier export of another seed next to a new graph."""
     bases = Bases(source.parent)
     shutil.copytree(source, out)
     other = bases.artifact("other", external_data=True)

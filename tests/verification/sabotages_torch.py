@@ -306,7 +306,7 @@ OF_TORCH = [
     Sabotage("the branches of a condition swapped", "vit", pt2_graph(other_branch), "cond|attention", PT2),
     Sabotage("a loop that ends early", "vit", pt2_graph(fewer_turns), "gt|while_loop|attention", PT2),
     Sabotage(
-        "honest code beside the code that runs", "vit", archive("model.pt", honest_code_elsewhere), "SkiplessViT", TS
+        "honest code next to the code that runs", "vit", archive("model.pt", honest_code_elsewhere), "SkiplessViT", TS
     ),
     Sabotage("a class defined twice", "vit", archive("model.pt", defined_twice), "SkiplessViT is defined twice", TS),
     Sabotage("another constant in the archive", "vit", archive("model.pt", another_constant), "constants", TS),

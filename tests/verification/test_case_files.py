@@ -27,7 +27,7 @@ def encoder(exported: Exported) -> Iterator[Session]:
 
 
 class Named:
-    """As much of a session as the files need, with names of one's own."""
+    """The parts of a session that the files need, with other names."""
 
     def __init__(self, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...] = ()) -> None:
         self.inputs, self.outputs, self.interface = inputs, outputs, Interface(inputs, outputs)

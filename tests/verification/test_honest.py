@@ -1,4 +1,4 @@
-"""What was exported honestly passes: 200 artifacts of all configurations, formats, types and lengths up to 2048.
+"""Honest exports pass: 200 artifacts of all configurations, formats, types and lengths up to 2048.
 
 A few run with the other tests, all of them with ``make test-long``.
 """
@@ -41,7 +41,7 @@ class Draw:
 
     @property
     def traits(self) -> tuple[str, ...]:
-        """What makes it unlike others: how it was quantised, or its format and its mechanism."""
+        """The property that tells it from others: its quantisation, or its format and mechanism."""
         return (self.activations,) if self.activations else (self.options["format"], self.config["attention"])
 
     def __str__(self) -> str:
@@ -77,7 +77,7 @@ def drawn(number: int) -> Draw:
 
 
 def examples(draw: Draw, file: Path) -> Path:
-    """What a static quantisation takes its ranges from."""
+    """The examples from which a static quantisation takes its ranges."""
     generator, tokens = np.random.default_rng(draw.number), min(draw.config.get("max_length", 0), 20)
     if draw.kind == "vit":
         np.savez(file, images=generator.standard_normal((64, 1, 8, 8)).astype(np.float32))

@@ -1,4 +1,4 @@
-"""Whatever is done to an exported model shows, and where a layer is to blame, bisection names it."""
+"""Every change of an exported model shows, and bisection names the layer at fault."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_a_changed_file_fails_by_its_hash(deep: Deep, checkpoint: Checkpoint, tm
 
 
 def test_the_unbroken_ones_pass(deep: Deep, checkpoint: Checkpoint, tmp_path: Path) -> None:
-    """What the tests above change is what makes them fail."""
+    """The changes make the tests above fail, nothing else."""
     for name, options in (("vit", {}), ("branching", {}), ("encoder", {}), ("vit", {"dtype": "fp16"})):
         certificate = judged(deep(name, **options), checkpoint(name), tmp_path)
         assert certificate.passed, certificate.failures()

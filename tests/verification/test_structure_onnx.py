@@ -1,4 +1,4 @@
-"""Whatever is edited in an exported ONNX model or its manifest is named; what is only renamed or reordered is not."""
+"""Every edit of an exported ONNX model or its manifest is named; new names and another order are not."""
 
 from __future__ import annotations
 

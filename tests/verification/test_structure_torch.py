@@ -1,4 +1,4 @@
-"""Whatever is edited in a TorchScript or torch.export file is named; what saving it again changes is not."""
+"""Every edit of a TorchScript or torch.export file is named; changes due to saving it again are not."""
 
 from __future__ import annotations
 

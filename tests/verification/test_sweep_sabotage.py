@@ -214,7 +214,7 @@ def test_a_fault_in_a_narrow_place_is_met(fault: str, made: Callable[..., Any], 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_honest_ones_pass(name: str, made: Callable[..., Any]) -> None:
-    """What the faults change is what makes them fail."""
+    """The faults make the tests fail, nothing else."""
     certificate = verify(*made(name), VerifySettings(seconds=600)).certificate
     assert certificate.passed, certificate.failures()
     said = next(check.detail for check in certificate.checks if check.name == "cases")

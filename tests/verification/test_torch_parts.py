@@ -275,7 +275,7 @@ def test_a_run_at_a_size_that_was_not_exported_fails(case: Case) -> None:
 
 
 class Odd(nn.Module):
-    """What no unit may be made of: a layer called twice, one that works in place, one that gives two tensors."""
+    """Modules that cannot be units: called twice, working in place, returning two tensors."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What is exported passes, what cannot be decided is said to be so, and flags do what they say."""
+"""Exports pass, undecidable cases are called so, and flags do what they say."""
 
 from __future__ import annotations
 

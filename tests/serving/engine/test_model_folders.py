@@ -1,4 +1,4 @@
-"""Which folders are models: names, versions, links that lead out, formats that are programs."""
+"""Folders that are models: names, versions, links that lead out, formats that are programs."""
 
 from __future__ import annotations
 

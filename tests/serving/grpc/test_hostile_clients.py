@@ -47,7 +47,7 @@ MESSAGES: dict[str, Callable[[], bytes]] = {
     "a raw tensor of 60 MB": lambda: raw([1, 1, 8, 8], b"\0" * 60_000_000),
     "a raw tensor of 60 MB and its shape": lambda: raw([15_000_000], b"\0" * 60_000_000),
     "a message of 100 MB": lambda: b"\0" * 100_000_000,
-    "zero beside huge axes": lambda: raw([0, 2**62, 2**62, 2**62], b""),
+    "zero next to huge axes": lambda: raw([0, 2**62, 2**62, 2**62], b""),
     "an axis of 2^62": lambda: raw([2**62, 1, 8, 8], b"\0" * 256),
     "axes whose product is 64 again": lambda: raw([2**32, 2**32, 8, 8], b"\0" * 256),
     "a negative axis": lambda: raw([-1, 1, 8, 8], b"\0" * 256),

@@ -63,7 +63,7 @@ def test_peers_that_break_the_protocol_and_are_ignored(target: Target) -> None:
 
 
 def test_half_prefaces(target: Target) -> None:
-    """Whoever does not greet within 10 s is left; meanwhile there are places."""
+    """A connection without a greeting is closed after 10 s; meanwhile others are served."""
     with contextlib.ExitStack() as stack:
         socks = [stack.enter_context(peer(target, greet=False)) for _ in range(200)]
         for number, sock in enumerate(socks):

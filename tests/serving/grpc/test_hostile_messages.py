@@ -34,7 +34,7 @@ UNAVAILABLE, UNIMPLEMENTED = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPL
 
 @pytest.fixture(scope="module")
 def open_ended(exported: Callable[[str, str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    """The same model beside one that takes batches of any size, so that large messages can be valid."""
+    """The same model next to one that takes batches of any size, so that large messages can be valid."""
     home = tmp_path_factory.mktemp("open-ended")
     shutil.copytree(exported("vit", "onnx"), home / "vit-onnx")
     shutil.copytree(home / "vit-onnx", home / "large")
@@ -153,7 +153,7 @@ METADATA: dict[str, list[tuple[str, str]]] = {
 @pytest.mark.parametrize("flag", [0, 1, 7])
 @pytest.mark.parametrize("case", METADATA)
 def test_metadata_of_a_peer(target: Target, case: str, flag: int) -> None:
-    """Whatever it is, the peer is answered or cut off."""
+    """The peer is answered or cut off."""
     given = METADATA[case]
     kept = [(name, value) for name, value in HEADERS if name not in dict(given)]
     message = valid(target)

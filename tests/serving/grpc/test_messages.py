@@ -180,7 +180,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "too many": (typed("FP32", "fp32_contents", [0.5] * 65, [64]), "has 65 values, expected 64"),
     "too few": (typed("FP32", "fp32_contents", [], [64]), "has 0 values, expected 64"),
     "other field": (typed("FP32", "int_contents", [1]), "has 0 values, expected 1"),
-    "zero beside huge": (typed("FP32", "fp32_contents", [], [0, 2**62, 2**62]), "is too large"),
+    "zero next to huge": (typed("FP32", "fp32_contents", [], [0, 2**62, 2**62]), "is too large"),
     "FP16": (typed("FP16", "fp32_contents", [1.0]), "must be sent in raw_input_contents"),
     "no type": (typed("", "fp32_contents", [1.0]), "has the datatype ''"),
     "id": (message([1], id="x" * 1025), "id has 1025 characters"),

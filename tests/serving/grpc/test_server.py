@@ -1,4 +1,4 @@
-"""What comes with gRPC besides inference: probes, reflection, deadlines, streams of any length, and limits."""
+"""gRPC besides inference: probes, reflection, deadlines, streams of any length, and limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several processes on one port: their figures are one, and what happens to one of them is no loss to the others."""
+"""Several processes on one port: their figures are one, and what happens to one of them does not affect the others."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Client:
         return result
 
     def plain(self, message: Any) -> Any:
-        """What the call returned as the plain objects of REST."""
+        """The result of the call as the plain objects of REST."""
         if self.name == "http":
             return message
         from google.protobuf.json_format import MessageToDict

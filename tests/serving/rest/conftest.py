@@ -19,7 +19,7 @@ def running(exported: Exported) -> Iterator[Target]:
 
 @pytest.fixture(scope="module")
 def open_ended(exported: Exported, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    """The same model beside one that takes batches of any size, so that large bodies can be valid."""
+    """The same model next to one that takes batches of any size, so that large bodies can be valid."""
     home = tmp_path_factory.mktemp("open-ended")
     shutil.copytree(exported("vit", "onnx"), home / "vit-onnx")
     shutil.copytree(home / "vit-onnx", home / "large")

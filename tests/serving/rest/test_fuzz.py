@@ -51,7 +51,7 @@ def name_a_model(context: Any, values: Any) -> Any:
 
 
 def name_the_inputs(context: Any, body: Any) -> Any:
-    """So that some requests come as far as the model."""
+    """Name inputs correctly in some requests, so that they reach the model."""
     if context.operation.path.endswith("infer") and isinstance(body, dict):
         for number, item in enumerate(body["inputs"] if isinstance(body.get("inputs"), list) else ()):
             if isinstance(item, dict) and isinstance(item.get("name"), str) and len(item["name"]) % 2:

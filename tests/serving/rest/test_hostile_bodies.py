@@ -95,7 +95,7 @@ def test_many_large_bodies_wait_for_each_other(large: Target, shape: list[int], 
 
 FIELDS: dict[str, dict[str, Any]] = {
     "an empty and huge axes": tensor(shape=[0, 2**40, 2**40], data=[]),
-    "many axes beside an empty one": tensor(shape=[0, *[2000] * 15], data=[]),
+    "many axes next to an empty one": tensor(shape=[0, *[2000] * 15], data=[]),
     "huge axes": tensor(shape=[2**62, 2**62, 2**62]),
     "an axis of many digits": tensor(shape=[HUGE]),
     "a negative axis": tensor(shape=[-1, 1, 8, 8]),
@@ -142,7 +142,7 @@ def test_broken_packing_is_refused(target: Target, case: str) -> None:
 
 @pytest.mark.parametrize("kind", ["json", "binary"])
 def test_a_flood_of_bad_values_slows_nobody(target: Target, kind: str) -> None:
-    """NaN, Inf, values that overflow, and good ones beside them; all at once."""
+    """NaN, Inf, values that overflow, and good ones next to them; all at once."""
     image = np.full((1, 1, 8, 8), np.nan if kind == "binary" else 3e38, np.float32)
     if kind == "binary":
         part = json.dumps({"inputs": [TENSOR | {"parameters": {"binary_data_size": 256}}]}).encode()

@@ -95,7 +95,7 @@ CHUNKS: dict[str, bytes] = {
     "of one byte with extensions": chunked([b" "] * 100_000, b";a=b"),
     "with a long extension": chunked([b" "], b";" + b"x" * 5_000_000),
     "without end": b"%x\r\n%b\r\n" % (1 << 20, b" " * (1 << 20)) * 20,
-    "of a size that is none": b"xyz\r\n",
+    "of an invalid size": b"xyz\r\n",
     "of a size beyond 64 bits": b"f" * 30 + b"\r\n",
     "with trailers": b"0\r\n" + b"x: y\r\n" * 50_000 + b"\r\n",
 }

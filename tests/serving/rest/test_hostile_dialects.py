@@ -79,7 +79,7 @@ REFUSED: dict[str, bytes] = {
     "a comma before the end": request(VALID[:-1] + b",}"),
     "a null byte between values": replaced("[0.5", b"[\x000.5"),
     "a vertical tab between values": replaced("[0.5", b"[\x0b0.5"),
-    "a space that is none": replaced("[0.5", b"[\xc2\xa00.5"),
+    "a space of another kind": replaced("[0.5", b"[\xc2\xa00.5"),
     "an exponent of no digits": replaced("0.5", b"5e"),
     "a parameter beyond float64": with_field('"parameters": {"x": 1e400}'),
     "a parameter that is NaN": with_field('"parameters": {"x": NaN}'),

@@ -88,7 +88,7 @@ def test_numbers_that_round_are_answered(target: Target, text: str) -> None:
 
 
 def test_of_a_key_that_is_given_twice_the_last_one_counts(target: Target) -> None:
-    """As in Python and JavaScript, whichever field it is."""
+    """Like in Python and JavaScript, the last field of a name counts."""
     twice = VALID.replace(b'"datatype"', b'"shape": [64], "datatype"').replace(b'"data"', b'"data": [], "data"')
     assert b'"id":"b"' in infer(target, twice[:-1] + b',"id":"a","id":"b"}')
     assert is_refused(infer(target, twice[:-1] + b',"id":7,"id":"b"}'))
