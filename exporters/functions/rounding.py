@@ -30,13 +30,13 @@ def SpectralEstimate(m):
     i = op.CastLike(op.Unsqueeze(op.Range(1, size + 1, 1), op.Constant(value_ints=[-1])), m)
     x = op.Sin(i * (i + op.CastLike(op.Constant(value_floats=[0.0, 1.0, 2.0, 3.0]), m)))
     mx = op.MatMul(m, x)
-    # y may have any length. The factors keep it in range, and the transpositions from being fused (see Float64Change).
+    # y may have any length. The factor keeps it in range, and each transposition from being fused (see Float64Change).
     tiny = op.CastLike(TINY_SQUARE, m)
-    length = op.Max(op.ReduceMax(op.Abs(mx), op.Constant(value_ints=[-2, -1])), tiny)
-    y = op.MatMul(op.Transpose(mx, perm=[0, 1, 3, 2]) / length, m)
-    unit = op.Reciprocal(op.Sqrt(op.Max(op.ReduceSumSquare(y, op.Constant(value_ints=[-1])), tiny)))
-    z = op.MatMul(m, op.Transpose(y, perm=[0, 1, 3, 2]) * op.Transpose(unit, perm=[0, 1, 3, 2]))
-    squares = op.ReduceSumSquare(z, op.Constant(value_ints=[-2]))
+    factor = op.Reciprocal(op.Max(op.ReduceMax(op.Abs(mx), op.Constant(value_ints=[-2, -1])), tiny))
+    rows = op.MatMul(op.Transpose(mx, perm=[0, 1, 3, 2]) * factor, m)
+    y = op.Transpose(rows, perm=[0, 1, 3, 2]) * factor
+    column = op.Constant(value_ints=[-2])
+    squares = op.ReduceSumSquare(op.MatMul(m, y), column) / op.Max(op.ReduceSumSquare(y, column), tiny)
     return op.Sqrt(op.ReduceMax(squares, op.Constant(value_ints=[-1])))
 
 

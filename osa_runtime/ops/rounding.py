@@ -22,9 +22,10 @@ def spectral_estimate(m: Tensor, tiny: float = TINY_SQUARE) -> Tensor:
     i = torch.arange(1, m.size(-1) + 1, dtype=m.dtype, device=m.device)[:, None]
     j = torch.arange(4, dtype=m.dtype, device=m.device)
     mx = m @ torch.sin(i * (i + j))
-    y = (mx / mx.abs().amax((-2, -1), True).clamp(min=tiny)).mT @ m
-    y = y / y.square().sum(-1, True).clamp(min=tiny).sqrt()
-    return (m @ y.mT).square().sum(-2).amax(-1).sqrt()
+    length = mx.abs().amax((-2, -1), True).clamp(min=tiny)
+    y = ((mx / length).mT @ m).mT / length
+    squares = (m @ y).square().sum(-2) / y.square().sum(-2).clamp(min=tiny)
+    return squares.amax(-1).sqrt()
 
 
 def gram_amplification(m: Tensor, norm: Tensor) -> Tensor:

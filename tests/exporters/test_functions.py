@@ -179,3 +179,32 @@ def test_skew_exponential_can_be_called_by_hand() -> None:
 def test_a_graph_without_branches_needs_a_form() -> None:
     with pytest.raises(ValueError, match="choose form"):
         FunctionChoice(form="auto", squarings=3)
+
+
+@pytest.mark.parametrize("approximant", ["taylor", "pade"])
+def test_no_product_in_float64_takes_a_bare_transposition(approximant: str) -> None:
+    """ONNX Runtime before 1.26 fuses the two, also through a factor that is turned itself, and has no kernel for it."""
+    functions = build_functions(FunctionChoice(form="auto", approximant=approximant))
+    in_float64 = (
+        "SpectralEstimate",
+        "CoreNorm",
+        "GramCore",
+        "GramSolution",
+        "Float64Change",
+        "DenseChange",
+        "PadeParts",
+    )
+    seen = 0
+    for function in (function for function in functions if function.name in in_float64):
+        made = {name: node for node in function.node for name in node.output}
+
+        def is_turned(name: str, made: dict[str, onnx.NodeProto] = made) -> bool:
+            node = made.get(name)
+            if node is None or node.op_type not in ("Transpose", "Mul", "Div", "Neg", "Cast"):
+                return False
+            return node.op_type == "Transpose" or all(is_turned(x) for x in node.input)
+
+        for node in (node for node in function.node if node.op_type == "MatMul"):
+            seen += 1
+            assert not any(is_turned(name) for name in node.input), (function.name, node.name)
+    assert seen > 5
