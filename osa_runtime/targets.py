@@ -28,7 +28,7 @@ class Target:
     control_flow: bool = True
     float64: bool = True
     dynamic_axes: bool = True
-    hides_nan: bool = False  # whether a Relu there returns a number for NaN
+    hides_nan: frozenset[str] = frozenset()  # operators that return a number for NaN there
     newest_opset: int = 23
     newest_ir: int = 10
     package: str | None = None
@@ -68,9 +68,9 @@ class Target:
             yield f"its axes {_some(facts.dynamic_axes)} are dynamic: {self.why}"
         if facts.float64 and not self.float64:
             yield f"it computes in float64, for instance in {_some(facts.float64)}: {self.why}"
-        if facts.hides_nan and self.hides_nan:
+        if hiding := self.hides_nan.intersection(facts.may_hide_nan):
             yield (
-                f"its {' and '.join(facts.hides_nan)} would return a number for NaN there, and so hide that an "
+                f"its {' and '.join(sorted(hiding))} would return a number for NaN there, and so hide that an "
                 f"attention is out of range: export it with target={self.name!r}, which adds a guard"
             )
         if facts.opset is not None and facts.opset > self.newest_opset:
@@ -83,7 +83,7 @@ class Target:
 class GraphNeeds:
     """The properties of a model that decide whether a runtime takes it.
 
-    ``undefined`` are operators that nothing defines, ``hides_nan`` those without a guard that some runtimes need.
+    ``undefined`` are operators that nothing defines, ``may_hide_nan`` those without the guard that some runtimes need.
     """
 
     format: str
@@ -92,7 +92,7 @@ class GraphNeeds:
     control_flow: tuple[str, ...] = ()
     float64: tuple[str, ...] = ()
     dynamic_axes: tuple[str, ...] = ()
-    hides_nan: tuple[str, ...] = ()
+    may_hide_nan: tuple[str, ...] = ()
     opset: int | None = None
     ir_version: int | None = None
 
@@ -104,6 +104,7 @@ def _some(names: tuple[str, ...]) -> str:
 STRAIGHT = {"functions": "inline", "squarings": SQUARINGS}
 FLOAT32 = STRAIGHT | {"core": "float32"}
 FLAT: dict[str, Any] = {"functions": False, "control_flow": False}
+LARGEST = frozenset(("Clip", "Max", "Min", "ReduceMax", "ReduceMin", "MaxPool", "GlobalMaxPool"))
 
 TARGETS = {
     target.name: target
@@ -137,7 +138,7 @@ TARGETS = {
             tried="2026.4.1",
             **FLAT,
             float64=False,
-            hides_nan=True,
+            hides_nan=LARGEST | {"Relu", "LeakyRelu", "Celu", "HardSigmoid", "Exp", "ReduceLogSumExp"},
         ),
         Target(
             "tract",
@@ -146,6 +147,7 @@ TARGETS = {
             STRAIGHT,
             tried="0.23.9",
             **FLAT,
+            hides_nan=LARGEST | {"Relu", "Celu", "HardSigmoid", "Sigmoid", "Tanh"},
         ),
         Target(
             "iree",
@@ -155,6 +157,7 @@ TARGETS = {
             tried="3.13.0",
             **FLAT,
             float64=False,
+            hides_nan=frozenset(("Clip", "Max", "Min")),
         ),
         Target(
             "tvm",
@@ -163,7 +166,7 @@ TARGETS = {
             STRAIGHT,
             tried="0.27.0",
             **FLAT,
-            hides_nan=True,
+            hides_nan=LARGEST | {"Relu", "Elu", "Selu", "HardSigmoid"},
         ),
         Target(
             "executorch",
