@@ -27,7 +27,7 @@ from osa_runtime.onnx_functions import expanded
 from osa_runtime.onnx_layers import JOINED, LAYER
 from osa_runtime.steps import Progress
 
-IR_VERSION = 10
+IR_VERSION = 8  # that of opset 18; ONNX Runtime 1.17 and others of its age read no newer one
 
 
 def export_onnx(

@@ -55,7 +55,7 @@ class Row:
 
     @property
     def is_static(self) -> bool:
-        return self.static or (self.target in TARGETS and not TARGETS[self.target].dynamic_axes)
+        return self.static or (self.target in TARGETS and "dynamic_axes" in TARGETS[self.target].lacks)
 
     def may_be_nan(self, case: Case) -> NDArray[np.bool_]:
         """The rows that the export does not answer: fixed squarings reach so far, float32 alone less."""

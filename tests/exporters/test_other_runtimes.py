@@ -255,6 +255,23 @@ def test_nan_stays_nan(name: str, tmp_path: Path) -> None:
             np.testing.assert_allclose(session.run(broken)["y"], expected, rtol=1e-4, atol=1e-6, err_msg=str(runtime))
 
 
+def test_openvino_keeps_products_with_8_bit_weights_in_float32(tmp_path: Path) -> None:
+    """By default it rounds their other operand to 8 bits, and answers are off by some per cent."""
+    helper, random = onnx.helper, np.random.default_rng(0)
+    constants = {"w": random.integers(-127, 128, (64, 64), np.int8), "scale": np.float32(0.01), "zero": np.int8(0)}
+    tensors = [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "scale", "zero"], ["wide"]),
+        helper.make_node("MatMul", ["x", "wide"], ["y"]),
+    ]
+    info = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", 64]) for name in ("x", "y")]
+    graph = helper.make_graph(nodes, "g", info[:1], info[1:], tensors)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8), tmp_path / "m.onnx")
+    x = random.standard_normal((5, 64)).astype(np.float32)
+    with osa_runtime.load(tmp_path / "m.onnx", runtime="openvino") as session:
+        np.testing.assert_allclose(session.run({"x": x})["y"], x @ (0.01 * constants["w"]), rtol=1e-4, atol=1e-4)
+
+
 def test_whole_numbers_need_no_guard() -> None:
     """Clip and Max of sizes: IsNaN takes no whole numbers."""
     helper = onnx.helper
