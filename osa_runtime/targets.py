@@ -122,7 +122,7 @@ TARGETS = {
         Target(
             "ort",
             "ONNX Runtime",
-            tried="1.18.1, 1.20.1, 1.22.1, 1.25.1 and 1.31.1",
+            tried="1.17.3, 1.18.1, 1.20.1, 1.22.1, 1.25.1 and 1.31.1",
         ),
         Target(
             "ort-web",

@@ -78,7 +78,8 @@ NEWEST = "1.31.1"
 TORCH = ("torch==2.13.0",)
 PT2 = {"format": "pt2"}
 ROWS = (
-    *(ort(version) for version in ("1.18.1", "1.20.1", "1.22.1", "1.25.1", NEWEST)),
+    *(ort(version) for version in ("1.17.3", "1.18.1", "1.20.1", "1.22.1", "1.25.1", NEWEST)),
+    ort("1.17.3", "tract"),
     ort("1.18.1", "tract"),
     ort(NEWEST, "tract"),
     ort(NEWEST, "openvino"),

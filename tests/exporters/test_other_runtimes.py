@@ -82,6 +82,25 @@ def test_openvino_is_right_or_nan(in_openvino: dict[str, Run]) -> None:
     judge()
 
 
+def test_tract_is_right_or_nan(tmp_path: Path) -> None:
+    """It takes x·0 for 0, NaN or not, and the larger of NaN and a number for the number."""
+    sessions = {}
+    for name in STRAIGHT:
+        path = tmp_path / f"{name}.onnx"
+        onnx.save(inlined(CHOICES[name]), path)
+        sessions[name] = osa_runtime.load(path, runtime="tract", threads=1)
+
+    @settings(max_examples=60, deadline=None)
+    @given(problem=problems())
+    def judge(problem: Problem) -> None:
+        feeds = {name: getattr(problem, name)[None, None].numpy() for name in ("q", "k", "v")}
+        for name, session in sessions.items():
+            (found,) = session.run(feeds | {"scale": np.array([problem.scale], np.float32)}).values()
+            assert is_right_or_nan(torch.from_numpy(found[0, 0]), problem, share_of(name)), name
+
+    judge()
+
+
 @pytest.mark.parametrize("size", [0.0, 1e-36, 1e-28, 1e-20, 1e20, 1e37])
 def test_openvino_answers_values_of_any_size(size: float, in_openvino: dict[str, Run]) -> None:
     """Tiny keys and tiny values have a product below float32, which OpenVINO takes for float64."""
