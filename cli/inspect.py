@@ -189,6 +189,8 @@ def _show_target(console: Console, found: Suitability) -> None:
     known = f"tried in {found.tried}" if found.tried else "not tried by this project"
     if not found.objections:
         console.print(f"\n[bold]{escape(found.runtime)}[/] takes it ({escape(known)})", soft_wrap=True)
+        if found.advice:
+            console.print(f"  [dim]{escape(found.advice)}[/]", soft_wrap=True)
     for objection in found.objections:
         console.print(f"\n[bold red]{escape(found.runtime)}:[/] {escape(objection)}", soft_wrap=True)
     if found.objections:

@@ -27,7 +27,7 @@ from osa_runtime.onnx_functions import expanded
 from osa_runtime.onnx_layers import JOINED, LAYER
 from osa_runtime.steps import Progress
 
-IR_VERSION = 10
+IR_VERSION = 8  # that of opset 18; ONNX Runtime 1.17 and others of its age read no newer one
 
 
 def export_onnx(
@@ -47,7 +47,8 @@ def export_onnx(
         if choice is not None and choice.layered and not choice.any_type and not choice.masked:
             choice = replace(choice, joined=_join_linear_layers(model))
         attentions = _calls(ir.from_proto(expanded(ir.to_proto(model))) if model.functions else model)
-        if settings.functions == "inline":  # for runtimes other than ONNX Runtime
+        # for runtimes other than ONNX Runtime, and where a norm is out of range so soon that NaN means something
+        if settings.functions == "inline" or (choice is not None and choice.is_fixed):
             keep_nan(model)
     with progress.step("attach the functions" if settings.functions == "keep" else "inline the functions"):
         if choice is not None:

@@ -84,8 +84,11 @@ def settings_for(target: str | None, **options: Any) -> ExportSettings:
     chosen = target_named(target)
     defaults = ExportSettings()
     given = {name: value for name, value in options.items() if value != getattr(defaults, name)}
-    if not chosen.control_flow and given.get("squarings") == "auto":
-        raise InputError(f"squarings='auto' contradicts target={target!r}: {chosen.why}. Pass a number, or none.")
+    if "control_flow" in chosen.lacks and given.get("squarings") == "auto":
+        raise InputError(
+            f"squarings='auto' contradicts target={target!r}: it needs a loop, and {chosen.runtime} "
+            f"{chosen.lacks['control_flow']}. Pass a number, or none."
+        )
     return ExportSettings(**chosen.applied(given))
 
 

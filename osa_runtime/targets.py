@@ -17,22 +17,23 @@ SQUARINGS = 4  # for ‖S‖ of up to 13; trained models have 1 to 3
 
 @dataclass(frozen=True)
 class Target:
-    """``options`` are those of ``export``. ``package`` writes ``file`` from the exported program, if it has one."""
+    """``options`` are those of ``export``. ``package`` writes ``file`` from the exported program, if it has one.
+
+    ``lacks`` has the reason for each of functions, control_flow, float64, float16 and dynamic_axes that a model may not
+    have; ``advice`` is for whoever runs the model there.
+    """
 
     name: str
     runtime: str
-    why: str
     options: Mapping[str, Any] = field(default_factory=dict)
     tried: str = ""
-    functions: bool = True
-    control_flow: bool = True
-    float64: bool = True
-    dynamic_axes: bool = True
-    hides_nan: bool = False  # whether a Relu there returns a number for NaN
+    lacks: Mapping[str, str] = field(default_factory=dict)
+    hides_nan: frozenset[str] = frozenset()  # operators that return a number for NaN there
     newest_opset: int = 23
     newest_ir: int = 10
     package: str | None = None
     file: str | None = None
+    advice: str = ""
 
     @property
     def format(self) -> str:
@@ -43,35 +44,41 @@ class Target:
         asked = {name: value for name, value in given.items() if value is not None}
         for name in (name for name in self.fixed if asked.get(name, self.fixed[name]) != self.fixed[name]):
             raise InputError(
-                f"{name}={asked[name]!r} contradicts target={self.name!r}, which needs {name}={self.fixed[name]!r}: "
-                f"{self.why}. Leave one of the two out."
+                f"{name}={asked[name]!r} contradicts target={self.name!r}, which needs {name}={self.fixed[name]!r}"
+                f"{self._reason(name)}. Leave one of the two out."
             )
         return {**self.options, **asked}
+
+    def _reason(self, option: str) -> str:
+        fact = {"functions": "functions", "core": "float64", "dtype": "float16"}.get(option, "")
+        return f": {self.runtime} {self.lacks[fact]}" if fact in self.lacks else ""
 
     @property
     def fixed(self) -> dict[str, Any]:
         """The options that must be as they are: all but the number of squarings, where a number is needed."""
-        return {"format": "onnx", **{name: value for name, value in self.options.items() if name != "squarings"}}
+        dtype = {"dtype": "fp32"} if "float16" in self.lacks else {}
+        return {"format": "onnx"} | dtype | {name: value for name, value in self.options.items() if name != "squarings"}
 
     def objections(self, facts: GraphNeeds) -> Iterator[str]:
         """The reasons for which a model does not run there, or does not answer right."""
         if facts.format != self.format:
             yield f"it is {facts.format}, and {self.runtime} is given {self.format}"
             return
-        if facts.functions and not self.functions:
-            yield f"it has model-local functions ({_some(facts.functions)}), which {self.runtime} does not expand"
         if facts.undefined:
             yield f"{_some(facts.undefined)} has no definition in the file: a tool in between has dropped the functions"
-        if facts.control_flow and not self.control_flow:
-            yield f"it has {' and '.join(facts.control_flow)}: {self.why}"
-        if facts.dynamic_axes and not self.dynamic_axes:
-            yield f"its axes {_some(facts.dynamic_axes)} are dynamic: {self.why}"
-        if facts.float64 and not self.float64:
-            yield f"it computes in float64, for instance in {_some(facts.float64)}: {self.why}"
-        if facts.hides_nan and self.hides_nan:
+        found = {
+            "functions": f"it has model-local functions ({_some(facts.functions)})",
+            "control_flow": f"it has {' and '.join(facts.control_flow)}",
+            "dynamic_axes": f"its axes {_some(facts.dynamic_axes)} are dynamic",
+            "float64": f"it computes in float64, for instance in {_some(facts.float64)}",
+            "float16": f"it has {_some(facts.float16)}",
+        }
+        for fact in (fact for fact in found if fact in self.lacks and getattr(facts, fact)):
+            yield f"{found[fact]}, and {self.runtime} {self.lacks[fact]}"
+        if hiding := self.hides_nan.intersection(facts.may_hide_nan):
             yield (
-                f"its {' and '.join(facts.hides_nan)} would return a number for NaN there, and so hide that an "
-                f"attention is out of range: export it with target={self.name!r}, which adds a guard"
+                f"its {' and '.join(sorted(hiding))} would return a number for NaN there, and so hide that an "
+                "attention is out of range"
             )
         if facts.opset is not None and facts.opset > self.newest_opset:
             yield f"it has opset {facts.opset}, and {self.newest_opset} is the newest that is known to be read there"
@@ -83,7 +90,7 @@ class Target:
 class GraphNeeds:
     """The properties of a model that decide whether a runtime takes it.
 
-    ``undefined`` are operators that nothing defines, ``hides_nan`` those without a guard that some runtimes need.
+    ``undefined`` are operators that nothing defines, ``may_hide_nan`` those without the guard that some runtimes need.
     """
 
     format: str
@@ -91,8 +98,9 @@ class GraphNeeds:
     undefined: tuple[str, ...] = ()
     control_flow: tuple[str, ...] = ()
     float64: tuple[str, ...] = ()
+    float16: tuple[str, ...] = ()
     dynamic_axes: tuple[str, ...] = ()
-    hides_nan: tuple[str, ...] = ()
+    may_hide_nan: tuple[str, ...] = ()
     opset: int | None = None
     ir_version: int | None = None
 
@@ -103,7 +111,10 @@ def _some(names: tuple[str, ...]) -> str:
 
 STRAIGHT = {"functions": "inline", "squarings": SQUARINGS}
 FLOAT32 = STRAIGHT | {"core": "float32"}
-FLAT: dict[str, Any] = {"functions": False, "control_flow": False}
+LARGEST = frozenset(("Clip", "Max", "Min", "ReduceMax", "ReduceMin", "MaxPool", "GlobalMaxPool"))
+NARROWS = {"float64": "computes it as float32"}
+LACKS_FUNCTIONS = {"functions": "does not expand them"}
+FIXED_SIZES = {"dynamic_axes": "takes tensors of the sizes that a program was exported with"}
 
 TARGETS = {
     target.name: target
@@ -111,87 +122,78 @@ TARGETS = {
         Target(
             "ort",
             "ONNX Runtime",
-            "it runs functions, loops and float64 as they are",
-            tried="1.18.1, 1.20.1, 1.22.1, 1.25.1 and 1.31.1",
+            tried="1.17.3, 1.18.1, 1.20.1, 1.22.1, 1.25.1 and 1.31.1",
         ),
         Target(
             "ort-web",
             "ONNX Runtime Web (WASM)",
-            "it runs what ONNX Runtime runs",
-            tried="1.30.0 in Chromium 150",
+            tried="1.30.0 in Chromium 156",
         ),
         Target(
             "webgpu",
             "ONNX Runtime Web (WebGPU)",
-            "it has neither float64 nor Loop",
             FLOAT32,
-            tried="1.30.0 in Chromium 150, on SwiftShader",
-            **FLAT,
-            float64=False,
+            tried="1.30.0 in Chromium 156, on SwiftShader",
+            lacks=LACKS_FUNCTIONS | {"control_flow": "has no Loop", "float64": "has none"},
         ),
         Target(
             "openvino",
             "OpenVINO",
-            "it returns uninitialised memory from Loop and If with dynamic sizes, and computes float64 as float32",
             FLOAT32,
             tried="2026.4.1",
-            **FLAT,
-            float64=False,
-            hides_nan=True,
+            lacks=LACKS_FUNCTIONS
+            | NARROWS
+            | {"control_flow": "returns uninitialised memory from Loop and If where sizes are dynamic"},
+            hides_nan=LARGEST | {"Relu", "LeakyRelu", "Celu", "HardSigmoid", "Exp", "ReduceLogSumExp"},
+            advice="compile it with EXECUTION_MODE_HINT=ACCURACY: otherwise OpenVINO computes products with 8-bit "
+            "weights in 8 bits, and may choose bfloat16 for the rest",
         ),
         Target(
             "tract",
             "tract",
-            "it has no functions, and loops only with fixed sizes",
             STRAIGHT,
             tried="0.23.9",
-            **FLAT,
+            lacks=LACKS_FUNCTIONS
+            | {"control_flow": "takes loops only with fixed sizes", "float16": "loads no Gemm in float16"},
+            hides_nan=LARGEST | {"Relu", "Celu", "HardSigmoid", "Sigmoid", "Tanh"},
         ),
         Target(
             "iree",
             "IREE",
-            "it computes float64 as float32",
             FLOAT32,
             tried="3.13.0",
-            **FLAT,
-            float64=False,
+            lacks=LACKS_FUNCTIONS | NARROWS | {"control_flow": "does not compile it"},
+            hides_nan=frozenset(("Clip", "Max", "Min")),
         ),
         Target(
             "tvm",
             "Apache TVM",
-            "its ONNX reader has neither functions nor Loop",
             STRAIGHT,
             tried="0.27.0",
-            **FLAT,
-            hides_nan=True,
+            lacks=LACKS_FUNCTIONS | {"control_flow": "does not read it"},
+            hides_nan=LARGEST | {"Relu", "Elu", "Selu", "HardSigmoid"},
         ),
         Target(
             "executorch",
             "ExecuTorch",
-            "its programs have no while_loop, and tensors of the sizes that they were exported with",
             {"format": "pt2", "squarings": SQUARINGS},
             tried="1.5.1",
-            control_flow=False,
-            dynamic_axes=False,
+            lacks=FIXED_SIZES | {"control_flow": "has none of these"},
             package="executorch",
             file="model.pte",
         ),
         Target(
             "litert",
             "LiteRT",
-            "its converter has neither while_loop nor float64, and takes tensors of one size",
             {"format": "pt2", "squarings": SQUARINGS, "core": "float32"},
             tried="0.10.0",
-            control_flow=False,
-            float64=False,
-            dynamic_axes=False,
+            lacks=FIXED_SIZES | {"control_flow": "has none of these", "float64": "has none"},
             package="litert_torch",
             file="model.tflite",
         ),
         Target(
             "aoti",
             "AOTInductor",
-            "it compiles an exported program, with its loops",
             {"format": "pt2"},
             tried="torch 2.13",
             package="torch",
@@ -199,11 +201,12 @@ TARGETS = {
         ),
         Target(
             "cuda-graph",
-            "ONNX Runtime on CUDA, captured as a CUDA graph",
-            "a CUDA graph holds neither a Loop nor an If, and is captured for one size",
+            "ONNX Runtime on CUDA",
             {"squarings": SQUARINGS},
-            control_flow=False,
-            dynamic_axes=False,
+            lacks={
+                "control_flow": "cannot capture a branch or a loop",
+                "dynamic_axes": "captures a graph for one size",
+            },
         ),
     )
 }
@@ -216,4 +219,4 @@ def target_named(name: str) -> Target:
 
 
 def allows_dynamic_axes(target: str | None) -> bool:
-    return target is None or target_named(target).dynamic_axes
+    return target is None or "dynamic_axes" not in target_named(target).lacks

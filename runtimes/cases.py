@@ -42,15 +42,19 @@ class Model:
 
 @dataclass(frozen=True)
 class Case:
-    """A call and its answer. ``norm`` is the largest ‖S‖₂, ``terms`` the largest |c|·‖Q‖·‖K‖ of any attention."""
+    """A call and its answer.
+
+    For each entry of the batch, ``norms`` has the largest ‖S‖₂ of any attention, ``terms`` the largest |c|·‖Q‖·‖K‖, and
+    ``tolerances`` what it may be off, relative to its largest value.
+    """
 
     model: str
     name: str
     inputs: Inputs
     expected: Array
-    norm: float
-    terms: float
-    tolerance: float  # relative to the largest value of a row
+    norms: Array
+    terms: Array
+    tolerances: Array
 
     @property
     def sizes(self) -> str:
@@ -66,7 +70,7 @@ class OwnModule(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.mix = nn.Linear(8, 8)
+        self.mix = nn.Linear(8, 8, bias=False)
         self.squarings: str | int = "auto"
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -108,18 +112,34 @@ def _encoder() -> Model:
 
 
 def _own() -> Model:
-    """d is 8: 40 tokens are more than 2d."""
+    """d is 8, so that 16 tokens are the most for the dense form; the first case is the example of the export."""
     cases: dict[str, Inputs] = {}
-    for tokens in (12, 40):
+    for tokens in (16, 17):
         q, k, v = torch.randn(3, 2, 2, tokens, 8)
-        unit = float(torch.linalg.matrix_norm(q @ k.mT - k @ q.mT, 2).max())
         for norm in (0.01, 2.0, 12.0, 300.0):
-            root = (norm / unit) ** 0.5
-            cases[f"‖S‖ {norm:g} {tokens}"] = {"q": root * q, "k": root * k, "v": v}
+            cases[f"‖S‖ {norm:g} {tokens}"] = _with_norms(q, k, v, norm, norm)
+        usual = _with_norms(q, k, v, 2.0, 2.0)
+        cases[f"mixed {tokens}"] = _with_norms(q, k, v, 0.3, 300.0)
+        cases[f"tiny V {tokens}"] = usual | {"v": 1e-30 * v}
+        cases[f"huge V {tokens}"] = usual | {"v": 1e30 * v}
+        cases[f"Q of zeros {tokens}"] = usual | {"q": usual["q"] * torch.tensor([0.0, 1.0]).reshape(2, 1, 1, 1)}
+        for name, value in (("NaN", float("nan")), ("Inf", float("inf"))):
+            broken = usual["k"].clone()
+            broken[1, 0, 3, 3] = value
+            cases[f"{name} in K {tokens}"] = usual | {"k": broken}
         x = torch.randn(8, 8)  # K = QX with a symmetric X is no part of S
         cases[f"cancellation {tokens}"] = {"q": q, "k": q @ (x + x.mT) + 1e-3 * k, "v": v}
+    cases["40 tokens"] = _with_norms(*torch.randn(3, 2, 2, 40, 8), 2.0, 3.0)
+    cases["one token"] = {name: x[:, :, :1] for name, x in cases["40 tokens"].items()}
     axes = {0: "batch", 2: "tokens"}
     return Model(OwnModule(), cases, {"q": axes, "k": axes, "v": axes})
+
+
+def _with_norms(q: Tensor, k: Tensor, v: Tensor, *norms: float) -> Inputs:
+    """``norms`` are the largest ‖S‖₂ in each entry of the batch."""
+    found = torch.linalg.matrix_norm(q @ k.mT - k @ q.mT, 2).amax(-1)
+    roots = (torch.tensor(norms) / found).sqrt()[:, None, None, None]
+    return {"q": roots * q, "k": roots * k, "v": v}
 
 
 def judged(models: Mapping[str, Model]) -> Iterator[Case]:
@@ -127,33 +147,34 @@ def judged(models: Mapping[str, Model]) -> Iterator[Case]:
         module = model.module.eval().requires_grad_(False)
         exact, depth = copy.deepcopy(module).double(), rounding_depth(module)
         for case, inputs in model.inputs.items():
-            norm, terms = _difficulty(module, inputs)
+            norms, terms = _difficulty(module, inputs)
             expected = exact(*(x.double() if x.is_floating_point() else x for x in inputs.values())).numpy()
             # As in `osa verify`, a model that amplifies rounding is allowed what eager itself loses.
             own = 4 * compared(module(*inputs.values()).numpy(), expected)[0]
-            tolerance = max(relative_tolerance("onnx", "fp32", depth, norm), own)
-            yield Case(name, case, inputs, expected, norm, terms, tolerance)
+            tolerances = np.maximum([relative_tolerance("onnx", "fp32", depth, norm) for norm in norms.tolist()], own)
+            yield Case(name, case, inputs, expected, norms, terms, tolerances)
 
 
-def _difficulty(module: nn.Module, inputs: Inputs) -> tuple[float, float]:
-    norms, terms = [0.0], [0.0]
+def _difficulty(module: nn.Module, inputs: Inputs) -> tuple[Array, Array]:
+    zero = torch.zeros(len(next(iter(inputs.values()))), dtype=torch.float64)
+    norms, terms = [zero], [zero]
 
     def record(*arguments: Any) -> Tensor:
         q, k, _, scale, mask = arguments[:5]
         q, k = masked(q, mask), masked(k, mask)
         factor = torch.as_tensor(scale, dtype=torch.float64).expand(q.shape[:-2])
-        norms.append(float(spectral_norm(q, k, factor).max()))
+        norms.append(spectral_norm(q, k, factor).amax(-1))
         lengths = (torch.linalg.matrix_norm(x.double()) for x in (q, k))
-        terms.append(float((factor.abs() * next(lengths) * next(lengths)).max()))
+        terms.append((factor.abs() * next(lengths) * next(lengths)).amax(-1))
         return attention._apply(*arguments)
 
     with intercept(record):
-        module(*(x.nan_to_num() if x.is_floating_point() else x for x in inputs.values()))
-    return max(norms), max(terms)
+        module(*(x.nan_to_num(posinf=0.0) if x.is_floating_point() else x for x in inputs.values()))
+    return torch.stack(norms).amax(0).numpy(), torch.stack(terms).amax(0).numpy()
 
 
-def compared(found: Array, expected: Array) -> tuple[float, bool]:
-    """The largest difference relative to the largest value of its row, and whether NaN stands for any number.
+def compared(found: Array, expected: Array) -> tuple[Array, NDArray[np.bool_]]:
+    """For each row the difference, relative to its largest value, and whether NaN stands for a number in it.
 
     A number where NaN was expected is infinitely wrong.
     """
@@ -163,7 +184,7 @@ def compared(found: Array, expected: Array) -> tuple[float, bool]:
     largest = np.abs(np.nan_to_num(expected)).max(rows, keepdims=True)
     with np.errstate(invalid="ignore"):
         difference = np.where(lost | same, 0.0, np.abs(found - expected) / np.maximum(largest, 1e-300))
-    return float(np.nan_to_num(difference, nan=np.inf, posinf=np.inf).max()), bool(lost.any())
+    return np.nan_to_num(difference, nan=np.inf, posinf=np.inf).max(rows), lost.any(rows)
 
 
 def write_model(name: str, model: Model, case: Case, folder: Path, options: Mapping[str, Any], static: bool) -> Path:

@@ -31,9 +31,9 @@ from small_models import feeds
 def test_every_target_asks_for_a_valid_export(name: str) -> None:
     settings, target = settings_for(name), TARGETS[name]
     assert settings.format == target.format
-    assert isinstance(settings.squarings, int) or target.control_flow
-    assert settings.functions == "keep" if target.functions else settings.functions == "inline"
-    assert target.float64 or settings.core == "float32"
+    assert isinstance(settings.squarings, int) or "control_flow" not in target.lacks
+    assert settings.functions == ("inline" if "functions" in target.lacks else "keep")
+    assert settings.core == "float32" or "float64" not in target.lacks
     assert settings.opset <= target.newest_opset
     assert (target.package is None) == (target.file is None) == (name not in COMPILERS)
 
@@ -55,6 +55,7 @@ def test_options_at_their_defaults_are_left_to_the_target() -> None:
         ("executorch", {"functions": "inline"}, "functions='inline' is for format='onnx' only"),
         ("openvino", {"squarings": "auto"}, "squarings='auto' contradicts target='openvino'"),
         ("tract", {"squarings": "auto"}, "squarings='auto' contradicts target='tract'"),
+        ("tract", {"dtype": "fp16"}, "dtype='fp32': tract loads no Gemm in float16"),
         ("executorch", {"squarings": "auto"}, "squarings='auto' contradicts target='executorch'"),
         ("browser", {}, "target='browser': expected one of ort, ort-web"),
     ],
@@ -75,13 +76,14 @@ def test_a_compiler_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) ->
     ("facts", "target", "objection"),
     [
         (GraphNeeds("pt2"), "ort", "it is pt2, and ONNX Runtime is given onnx"),
-        (GraphNeeds("onnx", functions=("F",)), "tract", "functions \\(F\\), which tract does not expand"),
+        (GraphNeeds("onnx", functions=("F",)), "tract", "functions \\(F\\), and tract does not expand them"),
         (GraphNeeds("onnx", undefined=("ai.osa.F",)), "ort", "ai.osa.F has no definition in the file"),
         (GraphNeeds("onnx", control_flow=("If", "Loop")), "cuda-graph", "it has If and Loop"),
         (GraphNeeds("pt2", control_flow=("while_loop",)), "executorch", "it has while_loop"),
         (GraphNeeds("onnx", float64=("a", "b", "c", "d")), "webgpu", "for instance in a, b and 2 more"),
         (GraphNeeds("onnx", dynamic_axes=("batch",)), "cuda-graph", "its axes batch are dynamic"),
-        (GraphNeeds("onnx", hides_nan=("Relu",)), "tvm", "its Relu would return a number for NaN there"),
+        (GraphNeeds("onnx", may_hide_nan=("Relu", "Tanh")), "tvm", "its Relu would return a number for NaN there"),
+        (GraphNeeds("onnx", float16=("head/Gemm",)), "tract", "it has head/Gemm, and tract loads no Gemm in float16"),
         (GraphNeeds("onnx", opset=28), "ort", "it has opset 28"),
         (GraphNeeds("onnx", ir_version=14), "ort", "IR version 14"),
     ],

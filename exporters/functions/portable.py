@@ -54,7 +54,12 @@ def _renamed(name: str) -> str:
     return name.replace("Float64", "Float32")
 
 
-DROP_NAN = {"Relu": 1, "LeakyRelu": 1, "Clip": 1, "Exp": 1, "Max": None, "Min": None}  # the inputs that count
+# Operators that return a number for NaN in some runtime (``targets.py`` says in which): element by element, with the
+# number of inputs that count, and over several elements, with the operator that finds the largest of the same ones.
+DROP_NAN = {"Relu": 1, "LeakyRelu": 1, "Elu": 1, "Selu": 1, "Celu": 1, "HardSigmoid": 1, "Sigmoid": 1, "Tanh": 1}
+DROP_NAN |= {"Exp": 1, "Clip": 1, "Max": None, "Min": None}
+DROP_NAN_OF_SEVERAL = {"ReduceMax": "ReduceMax", "ReduceMin": "ReduceMax", "ReduceLogSumExp": "ReduceMax"}
+DROP_NAN_OF_SEVERAL |= {"MaxPool": "MaxPool", "GlobalMaxPool": "GlobalMaxPool"}
 
 
 def keep_nan(model: ir.Model) -> None:
@@ -62,22 +67,42 @@ def keep_nan(model: ir.Model) -> None:
 
     Relu returns 0 in OpenVINO and TVM, and so hides that an attention before it returned NaN, out of its range.
     """
-    for node in list(model.graph):
-        if node.op_type in DROP_NAN and node.domain == "":
-            for index, x in enumerate(node.inputs[: DROP_NAN[node.op_type]]):
-                if x is not None and x.const_value is None:
-                    _guard(model.graph, node, x, f"{node.name}_{index}")
+    graphs = [model.graph, *(function.graph for function in model.functions.values())]
+    for node in [node for graph in graphs for node in graph.all_nodes()]:
+        values = [x for x in node.inputs if x is not None and x.const_value is None]
+        if node.domain or not values or (values[0].dtype is not None and not values[0].dtype.is_floating_point()):
+            continue
+        if node.op_type in DROP_NAN:
+            for index, x in enumerate(values[: DROP_NAN[node.op_type]]):
+                broken = ir.node("IsNaN", [x], name=f"{node.name}_{index}_IsNaN")
+                _guard(node, [broken], x, f"{node.name}_{index}")
+        elif node.op_type in DROP_NAN_OF_SEVERAL and values[0].dtype is not None:
+            _guard_several(node, values[0])
 
 
-def _guard(graph: ir.Graph, node: ir.Node, x: ir.Value, name: str) -> None:
-    """Put Where(IsNaN(x), x, y) in the place of y."""
+def _guard_several(node: ir.Node, x: ir.Value) -> None:
+    """NaN where there is one among the elements: the largest of numbers that are 1 for NaN and else 0 is 1."""
+    nan = ir.node("Constant", [], {"value": ir.tensor(np.array(np.nan, x.dtype.numpy()))}, name=f"{node.name}_NaN")  # type: ignore[union-attr]
+    half = ir.node("Constant", [], {"value": ir.tensor(np.array(0.5, np.float32))}, name=f"{node.name}_Half")
+    broken = ir.node("IsNaN", [x], name=f"{node.name}_IsNaN")
+    ones = ir.node("Cast", broken.outputs, {"to": ir.DataType.FLOAT}, name=f"{node.name}_Ones")
+    kind = DROP_NAN_OF_SEVERAL[node.op_type]
+    largest = ir.Node("", kind, [*ones.outputs, *node.inputs[1:]], node.attributes.values(), name=f"{node.name}_AnyNaN")
+    some = ir.node("Greater", [*largest.outputs, *half.outputs], name=f"{node.name}_IsBroken")
+    _guard(node, [nan, half, broken, ones, largest, some], nan.outputs[0], node.name or "")
+
+
+def _guard(node: ir.Node, tests: Sequence[ir.Node], broken: ir.Value, name: str) -> None:
+    """Put Where(test, broken, y) in the place of y; the last of ``tests`` makes the test."""
     y = node.outputs[0]
-    broken = ir.node("IsNaN", [x], name=f"{name}_IsNaN")
-    kept = ir.node("Where", [broken.outputs[0], x, y], name=f"{name}_Where")
-    test, result = broken.outputs[0], kept.outputs[0]
-    test.name, test.type, test.shape = broken.name, ir.TensorType(ir.DataType.BOOL), x.shape
+    kept = ir.node("Where", [tests[-1].outputs[0], broken, y], name=f"{name}_Where")
+    for test in tests:
+        test.outputs[0].name = test.name
+    tests[-1].outputs[0].type = ir.TensorType(ir.DataType.BOOL)
+    result = kept.outputs[0]
     result.name, result.type, result.shape = y.name, y.type, y.shape
     ir.convenience.replace_all_uses_with(y, result, replace_graph_outputs=True)
     kept.replace_input_with(2, y)
     y.name = f"{name}_{node.op_type}"
-    graph.insert_after(node, [broken, kept])
+    assert node.graph is not None
+    node.graph.insert_after(node, [*tests, kept])

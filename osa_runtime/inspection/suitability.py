@@ -11,9 +11,10 @@ from osa_runtime.inspection.kernel_coverage import requirements
 from osa_runtime.interface import TensorSpec
 from osa_runtime.manifest import Manifest
 from osa_runtime.onnx_files import input_specs
-from osa_runtime.targets import GraphNeeds, target_named
+from osa_runtime.targets import TARGETS, GraphNeeds, target_named
 
-MAY_HIDE_NAN = {"Relu", "LeakyRelu", "Clip", "Exp"}  # of a model; the ai.osa functions have none of them
+# Of a model; the ai.osa functions have three of them, which are nothing to object to.
+MAY_HIDE_NAN = frozenset().union(*(target.hides_nan for target in TARGETS.values())) - {"Max", "Min", "ReduceMax"}
 STANDARD = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 
 
@@ -22,12 +23,13 @@ class Suitability:
     target: str
     runtime: str
     tried: str
+    advice: str
     objections: tuple[str, ...]
 
 
 def judge_target(name: str, facts: GraphNeeds) -> Suitability:
     target = target_named(name)
-    return Suitability(target.name, target.runtime, target.tried, tuple(target.objections(facts)))
+    return Suitability(target.name, target.runtime, target.tried, target.advice, tuple(target.objections(facts)))
 
 
 def graph_of(model: onnx.ModelProto, expanded: onnx.ModelProto) -> GraphNeeds:
@@ -36,15 +38,16 @@ def graph_of(model: onnx.ModelProto, expanded: onnx.ModelProto) -> GraphNeeds:
     control = sorted({node.op_type for node in nodes} & {"If", "Loop", "Scan"})
     guarded = {node.input[0] for node in nodes if node.op_type == "IsNaN"}
     bare = {node.op_type for node in nodes if node.op_type in MAY_HIDE_NAN and node.input[0] not in guarded}
-    wide = (need.name for need in requirements(expanded) if any("double" in str(t) for t in need.need.types.values()))
+    typed = [(one.name, one.need.operator, str(one.need.types.values())) for one in requirements(expanded)]
     return GraphNeeds(
         "onnx",
         functions=tuple(function.name for function in model.functions),
         undefined=undefined_operators(model),
         control_flow=tuple(control),
-        float64=tuple(wide),
+        float64=tuple(name for name, _, types in typed if "double" in types),
+        float16=tuple(name for name, operator, types in typed if operator == "Gemm" and "float16" in types),
         dynamic_axes=dynamic_axes(input_specs(model)),
-        hides_nan=tuple(sorted(bare)),
+        may_hide_nan=tuple(sorted(bare)),
         opset=next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), None),
         ir_version=model.ir_version,
     )

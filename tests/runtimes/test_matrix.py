@@ -26,12 +26,14 @@ NAN, INF = float("nan"), float("inf")
 )
 def test_answers_are_compared(found: list[float], expected: list[float], difference: float, lost: bool) -> None:
     measured, nan = compared(np.array(found), np.array(expected))
-    assert measured == pytest.approx(difference)
-    assert nan == lost
+    assert measured.tolist() == [pytest.approx(difference)]
+    assert nan.tolist() == [lost]
 
 
-def judged(row: matrix.Row, tmp_path: Path, answers: dict[int, list[float]], norm: float = 1.0) -> matrix.Result:
-    cases = [Case("m", str(i), {}, np.array([[1.0, 2.0]]), norm, 0.0, 1e-3) for i in range(2)]
+def judged(row: matrix.Row, tmp_path: Path, answers: dict[int, list[float]], *norms: float) -> matrix.Result:
+    measured = np.array(norms or [1.0])
+    expected, tolerances = np.tile([1.0, 2.0], (len(measured), 1)), 1e-3 * measured
+    cases = [Case("m", str(i), {}, expected, measured, 0 * measured, tolerances) for i in range(2)]
     for index, values in answers.items():
         np.array(values, np.float32).tofile(tmp_path / f"{cases[index].file}.answer")
     result = matrix.Result(row)
@@ -51,11 +53,19 @@ def test_what_was_not_answered_fails(tmp_path: Path) -> None:
 
 def test_nan_is_right_only_where_the_export_says_so(tmp_path: Path) -> None:
     answers = {0: [1.0, 2.0], 1: [NAN, NAN]}
-    assert judged(row_for("tract"), tmp_path, answers, norm=20.0).nan == 1
-    assert judged(row_for("tract"), tmp_path, answers, norm=1.0).faults == ["m, 1: NaN, at ‖S‖ of 1"]
-    assert judged(row_for("ort"), tmp_path, answers, norm=20.0).faults != []
+    assert judged(row_for("tract"), tmp_path, answers, 20.0).nan == 1
+    assert judged(row_for("tract"), tmp_path, answers, 1.0).faults == ["m, 1: NaN, at ‖S‖ of 1"]
+    assert judged(row_for("ort"), tmp_path, answers, 20.0).faults != []
 
 
 def test_a_difference_fails(tmp_path: Path) -> None:
     result = judged(row_for("ort"), tmp_path, {0: [1.0, 2.0], 1: [1.0, 2.1]})
     assert result.faults == ["m, 1: off by 5.0e-02, where 1.0e-03 is allowed"]
+
+
+def test_entries_of_a_batch_are_judged_one_by_one(tmp_path: Path) -> None:
+    """What a large entry may lose, a small one next to it may not."""
+    right, near, lost = [1.0, 2.0], [1.0, 2.01], [NAN, NAN]
+    row = row_for("tract")
+    assert judged(row, tmp_path, {0: right + near, 1: right + lost}, 1.0, 20.0).faults == []
+    assert len(judged(row, tmp_path, {0: near + right, 1: lost + right}, 1.0, 20.0).faults) == 2
