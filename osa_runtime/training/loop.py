@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from osa_runtime.errors import ExponentRangeError, OsaError
+from osa_runtime.models.config import BlockConfig
+from osa_runtime.nn.initialisation import default_alpha
 from osa_runtime.training.datasets import Dataset
 from osa_runtime.training.sequences import SequenceDataset
 from osa_runtime.training.settings import TrainingSettings
@@ -171,25 +173,39 @@ def make_optimizers(model: nn.Module, settings: TrainingSettings) -> list[torch.
     Muon makes the update of a matrix orthogonal. Its steps are scaled to the size of AdamW's, so that the same rates
     suit both; embedding, positions and classifier are not matrices between hidden features, and stay with AdamW.
     """
-    assert settings.lr is not None, "settings must be resolved"
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     inner = [name for name, parameter in trained.items() if ".blocks." in name and parameter.ndim == 2]
     if settings.optimizer == "adamw" or not inner:
-        return [_adamw(list(trained.values()), settings)]
+        return [_adamw(model, trained, settings)]
+    assert settings.lr is not None, "settings must be resolved"
     muon = torch.optim.Muon(
         [trained[name] for name in inner],
         lr=settings.lr,
         weight_decay=settings.weight_decay,
         adjust_lr_fn="match_rms_adamw",
     )
-    return [muon, _adamw([parameter for name, parameter in trained.items() if name not in inner], settings)]
+    return [muon, _adamw(model, {name: p for name, p in trained.items() if name not in inner}, settings)]
 
 
-def _adamw(parameters: Sequence[nn.Parameter], settings: TrainingSettings) -> torch.optim.AdamW:
+def _adamw(model: nn.Module, trained: Mapping[str, nn.Parameter], settings: TrainingSettings) -> torch.optim.AdamW:
     """AdamW that decays matrices only: shrinking a bias or the attention's scale regularises nothing."""
-    groups = [
-        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": settings.weight_decay},
-        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
-    ]
     assert settings.lr is not None, "settings must be resolved"
+    scales = {name: p for name, p in trained.items() if name.endswith(".alpha")}
+    rest = [p for name, p in trained.items() if name not in scales]
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in rest if p.ndim >= 2], "weight_decay": settings.weight_decay},
+        {"params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    if scales:
+        share = alpha_share(model.config)  # type: ignore[arg-type]  # of a model with α
+        groups.append({"params": list(scales.values()), "weight_decay": 0.0, "lr": share * settings.lr})
     return torch.optim.AdamW(groups, lr=settings.lr)
+
+
+def alpha_share(config: BlockConfig) -> float:
+    """The rate of α as a share of that of the other parameters, so that a step changes all by the same proportion.
+
+    A step of AdamW changes every number by about the rate, whatever its size. Weights have the size 1/√dim, and α that
+    of 0.2/N: at the same rate, a few steps would multiply ‖S‖.
+    """
+    return min(1.0, default_alpha(config.tokens) * config.dim**0.5)

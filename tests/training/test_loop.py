@@ -103,3 +103,15 @@ def test_muon_is_for_the_matrices_of_the_blocks_and_every_parameter_has_one_opti
     assert {names[p].split(".", 3)[3] for p in mine} == {
         "attention.project.weight", "attention.out.weight", "mlp.expand.weight", "mlp.contract.weight"
     }  # fmt: skip
+
+
+def test_a_step_changes_alpha_by_the_proportion_by_which_it_changes_weights(images: Dataset) -> None:
+    settings = TrainingSettings(depth=2, dim=16, heads=2, optimizer="adamw", lr=1e-3).resolved(images.image_size)
+    model = build_model(model_config(images, settings), settings)
+    (adamw,) = make_optimizers(model, settings)
+    rates = {id(p): group["lr"] for group in adamw.param_groups for p in group["params"]}
+    alphas = [parameter for name, parameter in model.named_parameters() if name.endswith("alpha")]
+    assert len(alphas) == 2
+    start = 0.2 / 16  # α starts at, for up to 16 tokens
+    assert [rates.pop(id(alpha)) / start for alpha in alphas] == pytest.approx([1e-3 * 16**0.5] * 2)
+    assert set(rates.values()) == {1e-3}
