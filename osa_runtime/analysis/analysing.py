@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -95,16 +96,16 @@ def _facts(view: LayerView) -> LayerFacts:
     a = view.matrices.double()
     defects = (a.mT @ a - torch.eye(a.size(-1), dtype=torch.float64)).abs().amax((-2, -1)).amax(0)
     largest, smallest = view.extremes or (None, None)
-    cosine = float(mean_cosine(view.tokens).mean())
+    cosines = [float(mean_cosine(x)) for x in view.tokens if len(x) > 1]
     return LayerFacts(
         view.name,
         view.norms,
         view.alphas,
         tuple(float(value) for value in defects),
         tuple(float(value) for value in torch.linalg.matrix_norm(a).mean(0)),
-        float(residual_from_rank_one(view.tokens).mean()),
-        None if np.isnan(cosine) else cosine,
-        float(effective_rank(view.tokens).mean()),
+        mean(float(residual_from_rank_one(x)) for x in view.tokens),
+        mean(cosines) if cosines else None,
+        mean(float(effective_rank(x)) for x in view.tokens),
         largest,
         smallest,
     )

@@ -72,14 +72,13 @@ def _coloured(draw: Callable[..., None], analysis: Analysis, colour: str) -> Cal
 
 def _page(analysis: Analysis) -> str:
     drawn_from = "" if analysis.data == RANDOM else "samples of "
-    about = (
-        f"A {analysis.kind}, looked into on {analysis.rows} {drawn_from}{analysis.data}, {analysis.tokens} tokens each."
-    )
+    kind = {"checkpoint": "A checkpoint", "artifact": "An artifact"}[analysis.kind]
+    about = f"{kind}, looked into on {analysis.rows} {drawn_from}{analysis.data}, {analysis.tokens} tokens each."
     body: list[object] = [tag("h1", f"{analysis.model}: inside"), tag("p", about), _tiles(analysis)]
     for name, title, height, draw, caption in _drawings(analysis):
         drawn = figure(name, height, partial(_coloured(draw, analysis, ARTIFACT)), caption, title)
         body.append(section(title, name, drawn))
-    body.append(section("Layers", "layers", _table(analysis)))
+    body.append(section("Layers", "layers", _table(analysis), *_without_jacobian(analysis)))
     return whole_page(f"{analysis.model} · analysis", body)
 
 
@@ -104,6 +103,13 @@ def _tiles(analysis: Analysis) -> Html:
 def _table(analysis: Analysis) -> Html:
     columns = ("layer", "‖S‖ by head", "α by head", "‖AᵀA − I‖", "rank", "cosine", "residual", "σ of the Jacobian")
     return table(columns, [_row(layer) for layer in analysis.layers])
+
+
+def _without_jacobian(analysis: Analysis) -> list[Html]:
+    if any(layer.condition is not None for layer in analysis.layers):
+        return []
+    reason = "the sequences are too long" if analysis.kind == "checkpoint" else "an artifact has no gradients"
+    return [tag("p", f"Singular values of the layers' Jacobians are missing: {reason}.")]
 
 
 def _row(layer: LayerFacts) -> tuple[object, ...]:

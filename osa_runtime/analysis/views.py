@@ -40,14 +40,15 @@ LARGEST_JACOBIAN = 2048  # numbers in the tokens of a sequence; beyond, its Jaco
 
 @dataclass(frozen=True)
 class LayerView:
-    """A layer in one run: its tokens (batch, N, D), its matrices (batch, heads, N, N), and ‖S‖ and α for OSA by head.
+    """A layer in one run: its matrices (batch, heads, N, N), and ‖S‖ and α for OSA by head.
 
-    ``extremes`` are the largest and the smallest singular value of the layer's Jacobian on the first sequence; None
-    where there are no gradients, as in an artifact, or too many tokens.
+    ``tokens`` are the real ones of each sequence, (N, D). ``extremes`` are the largest and the smallest singular value
+    of the layer's Jacobian on the first sequence; None where there are no gradients, as in an artifact, or too many
+    tokens.
     """
 
     name: str
-    tokens: Tensor
+    tokens: tuple[Tensor, ...]
     matrices: Tensor
     norms: tuple[float, ...] | None
     alphas: tuple[float, ...] | None
@@ -78,10 +79,14 @@ def _eager_view(name: str, layer: ProjectedAttention, x: Tensor, mask: Tensor | 
         if isinstance(layer, OrthogonalSelfAttention):
             norms = _floats(exponent_norms(layer, x, mask).amax(0))
             alphas = _floats(layer.alpha)
-    extremes = None
-    if x[0].numel() <= LARGEST_JACOBIAN and mask is None:
-        extremes = extreme_singular_values(jacobian(layer, x[:1]))
-    return LayerView(name, x, a, norms, alphas, extremes)
+    real, extremes = _real(x, mask), None
+    if real[0].numel() <= LARGEST_JACOBIAN:
+        extremes = extreme_singular_values(jacobian(layer, real[0][None]))
+    return LayerView(name, real, a, norms, alphas, extremes)
+
+
+def _real(x: Tensor, mask: Tensor | None) -> tuple[Tensor, ...]:
+    return tuple(x) if mask is None else tuple(tokens[real] for tokens, real in zip(x, mask, strict=True))
 
 
 def artifact_layers(path: Path, feeds: Mapping[str, Array]) -> list[LayerView]:
@@ -107,7 +112,8 @@ def _artifact_view(parts: ModelParts, name: str, tokens: Array, core: Core) -> L
     scale = torch.tensor(core.scale, dtype=torch.float64).expand(q.size(1))
     norms = spectral_norm(masked(q, mask), masked(k, mask), scale)
     alphas = _floats(scale * math.sqrt(q.size(-1)))
-    return LayerView(name, torch.tensor(tokens), _whole(parts, name, core), _floats(norms.amax(0)), alphas)
+    real = _real(torch.tensor(tokens), mask if mask is None else mask.reshape(tokens.shape[:2]))
+    return LayerView(name, real, _whole(parts, name, core), _floats(norms.amax(0)), alphas)
 
 
 def _whole(parts: ModelParts, name: str, core: Core) -> Tensor:

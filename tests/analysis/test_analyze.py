@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from osa_runtime.analysis.analysing import analyze
 from osa_runtime.cli.main import app
 from osa_runtime.errors import InputError
-from osa_runtime.models import SkiplessViT, ViTConfig, save_checkpoint
+from osa_runtime.models import EncoderConfig, SkiplessEncoder, SkiplessViT, ViTConfig, save_checkpoint
 
 FIGURES = ("depth", "heads", "matrices", "pictures")
 
@@ -65,6 +65,22 @@ def test_the_files_of_an_analysis(fields: dict[str, object], images: Path, tmp_p
     assert page.count("<figure>") == len(FIGURES)
     assert "<image" not in page  # the page's policy would not show it
     assert "nan" not in page.lower().replace("nano", "")
+
+
+def test_padding_is_not_looked_at(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    save_checkpoint(
+        SkiplessEncoder(EncoderConfig(classes=2, features=3, max_length=9, dim=8, depth=2, heads=2)), tmp_path / "m"
+    )
+    tokens = np.random.RandomState(0).randn(1, 9, 3).astype(np.float32)
+    np.savez(tmp_path / "padded.npz", tokens=tokens, mask=np.arange(9)[None] < 5, y=np.zeros(1, np.int64))
+    np.savez(tmp_path / "short.npz", tokens=tokens[:, :5], y=np.zeros(1, np.int64))
+    padded, short = (analyze(tmp_path / "m", tmp_path / name) for name in ("padded.npz", "short.npz"))
+    for mine, theirs in zip(padded.layers, short.layers, strict=True):
+        assert mine.norms == pytest.approx(theirs.norms, rel=1e-5)
+        assert mine.condition == pytest.approx(theirs.condition, rel=1e-4)
+        for fact in ("residual", "cosine", "effective_rank"):
+            assert getattr(mine, fact) == pytest.approx(getattr(theirs, fact), rel=1e-5)
 
 
 @pytest.mark.parametrize(
