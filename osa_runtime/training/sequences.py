@@ -22,6 +22,7 @@ from osa_runtime.training.datasets import TEST_FRACTION, count_classes
 from osa_runtime.training.npz import check_labels, load_arrays, read_class_names
 
 Array = NDArray[Any]
+LARGEST_VOCABULARY = 2**22
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,9 +125,10 @@ def _part(path: Path, arrays: Mapping[str, Array], suffix: str) -> _Part:
     mask = _mask(path, arrays, suffix, x.shape[:2])
     if x.ndim == 2:
         x = np.where(mask, x, 0)  # padding may hold anything
-        if x.min() < 0 or x.max() >= 2**31:
+        if x.min() < 0 or x.max() >= LARGEST_VOCABULARY:
             raise DataError(
-                f"{name} holds the token {int(x.min() if x.min() < 0 else x.max())}; number tokens from 0 on."
+                f"{name} holds the token {int(x.min() if x.min() < 0 else x.max())}; number tokens from 0 on, without "
+                f"gaps: each has a row in a table, and there may be {LARGEST_VOCABULARY}."
             )
         return _Part(x.astype(np.int64), y.astype(np.int64), mask)
     x = np.where(mask[..., None], x, 0.0).astype(np.float32)
@@ -144,7 +146,13 @@ def _mask(path: Path, arrays: Mapping[str, Array], suffix: str, shape: tuple[int
     if lengths is not None:
         valid = lengths.shape == shape[:1] and lengths.dtype.kind in "ui"
         if not valid or lengths.min() < 1 or lengths.max() > shape[1]:
-            raise DataError(f"{path}: lengths{suffix} must be {shape[0]} whole numbers from 1 to {shape[1]}.")
+            values = (
+                f", from {lengths.min()} to {lengths.max()}" if lengths.size and lengths.dtype.kind in "uif" else ""
+            )
+            raise DataError(
+                f"{path}: lengths{suffix} has shape {lengths.shape} and type {lengths.dtype}{values}; expected "
+                f"{shape[0]} whole numbers from 1 to {shape[1]}."
+            )
         found: NDArray[np.bool_] = np.arange(shape[1]) < lengths[:, None]
         return found
     if mask is None:

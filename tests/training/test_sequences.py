@@ -75,9 +75,12 @@ def test_settings_of_images_are_refused(tmp_path: Path, fields: dict[str, Any]) 
         pytest.param({"x": X.astype(float), "y": Y}, "expected \\(n, tokens\\) whole numbers", id="ids as floats"),
         pytest.param({"x": X[0], "y": Y}, "expected \\(n, tokens\\)", id="one sequence"),
         pytest.param({"x": X - 1, "y": Y}, "holds the token -1", id="negative id"),
+        pytest.param({"x": X + 2**22, "y": Y}, "there may be 4194304", id="too many ids"),
         pytest.param({"x": X, "y": Y[:3]}, "has 3 labels", id="too few labels"),
         pytest.param(
-            {"x": X, "y": Y, "lengths": LENGTHS - 1}, "lengths must be 20 whole numbers from 1 to 6", id="empty"
+            {"x": X, "y": Y, "lengths": LENGTHS - 1},
+            r"lengths has shape \(20,\) and type int64, from 0 to .*expected 20 whole numbers from 1 to 6",
+            id="empty",
         ),
         pytest.param({"x": X, "y": Y, "lengths": LENGTHS + 6}, "from 1 to 6", id="too long"),
         pytest.param({"x": X, "y": Y, "mask": X > 99}, "with a real token", id="masked out"),
