@@ -49,7 +49,7 @@ EXPERIMENTS = {
         KnownExperiment("depth", "depth", "How deep can a skipless model be and still train?", OSA, "10 min", "digits"),
         KnownExperiment("length", "length", "What does a training step cost, by the number of tokens?", OSA, "1 min"),
         KnownExperiment(
-            "listops", "list_operations", "Are sequences of variable length learnt without skips?", OSA, "5 min"
+            "pixels", "pixels", "Are sequences of variable length learnt without skips?", OSA, "8 min", "mnist"
         ),
         KnownExperiment(
             "quantisation",

@@ -1,17 +1,26 @@
-"""Trained models as they are deployed: exported to ONNX, compared with eager on the whole test set, and verified."""
+"""Trained models as they are deployed: exported, compared with eager on the whole test set, verified, and served."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import statistics
-from collections.abc import Mapping, Sequence
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from osa_runtime.errors import ExportError
+import numpy as np
+import torch
+
+from osa_runtime.errors import ExportError, OsaError
 from osa_runtime.evaluation import evaluate
 from osa_runtime.evidence.claims import Claim
 from osa_runtime.evidence.runs import Bench
 from osa_runtime.exporters import export_checkpoint
+from osa_runtime.models import load_checkpoint
 from osa_runtime.runtime.device import DeviceSettings
 from osa_runtime.verification import VerifySettings, verify
 
@@ -28,6 +37,12 @@ CLAIMS = (
         at_most=0.02,
         in_quick=False,
     ),
+)
+
+SERVED = Claim(
+    "A served model answers each sequence alone as eager answers all of them, padded: largest difference of a logit",
+    "served_difference",
+    at_most=1e-4,
 )
 
 
@@ -97,3 +112,66 @@ def report(deployed: Sequence[Mapping[str, Any]]) -> str:
         f"{len(verified)} of them were verified: {sum(e['verdict'] == 'pass' for e in verified)} pass."
     )
     return "\n".join([text, *(["\nThe export refused:\n", *refused] if refused else [])])
+
+
+def serve_once(bench: Bench, name: str, x: Any, mask: Any, count: int = 20) -> dict[str, float]:
+    """Serve an exported encoder by `osa serve`, and ask it for some sequences, one by one and without their padding.
+
+    Nothing if its training diverged, or its export was refused.
+    """
+    folder = bench.folder(name)
+    if not (folder / "onnx").exists():
+        return {}
+
+    def make() -> dict[str, float]:
+        with torch.no_grad():
+            eager = load_checkpoint(folder)(torch.from_numpy(x[:count]), torch.from_numpy(mask[:count])).numpy()
+        with served(folder / "onnx") as origin:
+            answers = [_answer(origin, row[real]) for row, real in zip(x[:count], mask[:count], strict=True)]
+        differ = np.argmax(answers, 1) != eager.argmax(1)
+        largest = np.abs(np.array(answers) - eager).max()
+        return {"served_difference": float(largest), "served_differ": int(differ.sum()), "served": len(answers)}
+
+    return bench.once(f"{name}-served", {"count": count}, make)
+
+
+@contextlib.contextmanager
+def served(artifact: Path) -> Iterator[str]:
+    """The address of a server of the artifact, in a process of its own, which is stopped at the end."""
+    options = ["--http-port", "0", "--grpc-port", "-1", "--threads", "1", "--log-level", "error"]
+    command = [sys.executable, "-m", "osa_runtime", "serve", str(artifact), *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None, "it is a pipe"
+        try:
+            lines = iter(process.stdout.readline, "")
+            origin = next((line.split()[-1] for line in lines if line.startswith("REST")), None)
+            if origin is None:
+                raise OsaError(f"osa serve {artifact} ended with {process.wait()} before it was ready.")
+            yield origin
+        finally:
+            process.terminate()
+
+
+def _answer(origin: str, tokens: Any) -> list[float]:
+    """The logits of one sequence of vectors."""
+    size = len(tokens)
+    inputs = [
+        {"name": "tokens", "datatype": "FP32", "shape": [1, *tokens.shape], "data": tokens.ravel().tolist()},
+        {"name": "mask", "datatype": "BOOL", "shape": [1, size], "data": [True] * size},
+    ]
+    body = json.dumps({"inputs": inputs}).encode()
+    request = urllib.request.Request(f"{origin}/v2/models/onnx/infer", body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as response:
+        answer = json.load(response)
+    logits: list[float] = answer["outputs"][0]["data"]
+    return logits
+
+
+def served_report(found: Mapping[str, float]) -> str:
+    if not found:
+        return "## Served\n\nThere was no exported model to serve."
+    return (
+        f"## Served\n\n`osa serve` was asked for {found['served']} sequences, one by one and without their padding: "
+        f"{found['served_differ']} classes differ from those of eager for the padded batch, and no logit by more than "
+        f"{found['served_difference']:.2g}."
+    )
