@@ -274,9 +274,9 @@ def main(words: list[str]) -> int:
         subprocess.run(command, check=True)
     made = models(digits)
     cases = list(judged(made))
+    shutil.rmtree(HOME / "models", ignore_errors=True)  # other code may have exported them
     if not words:
-        for folder in ("models", "results"):
-            shutil.rmtree(HOME / folder, ignore_errors=True)
+        shutil.rmtree(HOME / "results", ignore_errors=True)
     (HOME / "results").mkdir(exist_ok=True)
     failed = False
     for row in ROWS:
