@@ -143,6 +143,8 @@ def train(
 
     if (dataset is None) == (file is None):
         raise InputError("Give either a data set (digits, mnist, fashion-mnist) or your own file with --data FILE.npz.")
+    if seed and seeds is not None:
+        raise InputError(f"seed={seed} and seeds={seeds!r}: give one of the two.")
     require("Training", "torch", "safetensors", "matplotlib", extra="train")
 
     from rich.console import Console

@@ -87,6 +87,7 @@ def test_several_seeds_are_a_table(images: Path, tmp_path: Path) -> None:
         pytest.param(["digits", "--epochs", "0"], 2, "--epochs is 0", id="no epochs"),
         pytest.param(["digits", "--lr", "nan"], 2, "--lr is nan", id="NaN rate"),
         pytest.param(["digits", "--seeds", "0,x"], 2, "--seeds 0,x: expected whole numbers", id="seeds of letters"),
+        pytest.param(["digits", "--seeds", "0,1", "--seed", "3"], 2, "give one of the two", id="seed and seeds"),
         pytest.param(["digits", "--seeds", "0,0"], 2, "expected different", id="a seed twice"),
         pytest.param(["digits", "--patience", "2"], 2, "--patience 2 needs images", id="patience without validation"),
         pytest.param(["digits", "--validation", "1"], 2, "--validation is 1.0", id="nothing to train on"),
