@@ -52,10 +52,10 @@ demo: $(STAMP) ## train a skipless OSA transformer on handwritten digits, export
 	$(BIN)/python examples/read_digits.py runs/digits-onnx
 	$(BIN)/osa verify runs/digits-onnx --against runs/digits --certify --html runs/digits-report.html
 
-test: $(STAMP) ## run all tests (12 minutes on two cores)
+test: $(STAMP) ## run all tests (12 to 16 minutes on two cores)
 	$(TEST_ENV) $(BIN)/python -m pytest $(PYTEST_ARGS)
 
-test-fast: $(STAMP) ## run the tests that take little time, for the loop of an edit (90 seconds)
+test-fast: $(STAMP) ## run the tests that take little time, for the loop of an edit (2 minutes)
 	$(TEST_ENV) $(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow and not long and not ray"
 
 test-long: $(STAMP) ## run the tests that `make test` leaves out: all sabotaged and 200 honest artifacts (half an hour)
