@@ -64,50 +64,75 @@ def folded_attention(
     """
     packed = packed_by_head(weight, scale.size(0))
     x0, mean, rest, count = centred(x, mask)
-    found = recomputed(_map_of_gram, gram_of(x0), mean, rest, count, packed, scale, out_weight)
+    if torch.jit.is_scripting():
+        found = _map_of_gram(x0.mT @ x0, mean, rest, count, packed, scale, out_weight)
+    else:
+        found = recomputed(_map_of_gram, gram_of(x0), mean, rest, count, packed, scale, out_weight)
     if found is None:
         return None
-    folded, row = found
-    out = torch.baddbmm(row, x0, folded)
-    if mask is None:
-        return out
-    # exp(S) is the identity on a padded token: its value goes through W_O as it is.
-    values = _merged(packed[None, ..., 2 * _width(packed) :]) @ out_weight.mT
-    return torch.where(mask[..., None], out, x @ values)
+    return mapped(x, x0, found[0], found[1], weight, out_weight, scale.size(0), mask)
 
 
 def _map_of_gram(
     gram: Tensor, mean: Tensor, rest: Tensor, count: Tensor, packed: Tensor, scale: Tensor, out_weight: Tensor
 ) -> Optional[tuple[Tensor, Tensor]]:
     """T and the mean's row, from all that is small; None where the digits would be lost."""
-    m, w, f, from_mean, beta = folded_core(gram, mean, rest, count, packed, scale)
-    m2 = m @ m
-    norm = core_norm(m2)
-    level = trip_count(precision_level(norm, is_in_folded_doubt(m, w, norm, beta)))
-    if level > 1:
+    level, (m, m2, norm, w), f, from_mean = judged_folded_core(gram, mean, rest, count, packed, scale)
+    chosen = trip_count(level)
+    if chosen > 1:
         return None
-    one, c = torch.ones_like(norm)[:, None, None], scale.expand(gram.size(0), -1).reshape(-1, 1, 1)
-    if level == 1:
+    one, c = torch.ones_like(w[:, :1, :1]), of_each_head(scale, gram)
+    if chosen == 1:
         for_q, for_k = stepped_solution(m, m2, norm, w, one, c)
     else:
         for_q, for_k = near_solution(m, m2, w, one, c)
     return folded_map(torch.cat([for_q, for_k], -2), f, from_mean, mean, packed, out_weight)
 
 
-def centred(x: Tensor, mask: Optional[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def mapped(
+    x: Tensor,
+    x0: Tensor,
+    folded: Tensor,
+    row: Tensor,
+    weight: Tensor,
+    out_weight: Tensor,
+    heads: int,
+    mask: Optional[Tensor] = None,
+) -> Tensor:
+    """X₀·T and the mean's row. exp(S) is the identity on a padded token: its value goes through W_O as it is."""
+    out = torch.baddbmm(row, x0, folded)
+    if mask is None:
+        return out
+    values = weight.unflatten(0, (heads, 3, -1))[:, 2].flatten(0, 1)
+    return torch.where(mask[..., None], out, x @ (out_weight @ values).mT)
+
+
+def judged_folded_core(
+    gram: Tensor, mean: Tensor, rest: Tensor, count: Tensor, packed: Tensor, scale: Tensor
+) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor, Tensor], Tensor, tuple[Tensor, Tensor]]:
+    """The level of ``precision_level``; M, M², the norm and W; f; and what leads back from F̃ to F."""
+    m, w, f, from_mean, beta = folded_core(gram, mean, rest, count, packed, scale)
+    m2 = m @ m
+    norm = core_norm(m2)
+    return precision_level(norm, is_in_folded_doubt(m, w, norm, beta)), (m, m2, norm, w), f, from_mean
+
+
+def centred(x: Tensor, mask: Optional[Tensor] = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """X₀ = X − 1·μᵀ with padded rows at zero, μ (b, 1, D), the sum of X₀'s rows (b, 1, D), and their number (b, 1, 1).
 
     Nothing depends on μ in exact arithmetic, so it may be rough, and constant for the gradient.
     """
     real = torch.ones_like(x[..., :1], dtype=torch.bool) if mask is None else mask[..., None]
     count = real.sum(1, True).to(x.dtype)
-    if mask is not None:
-        x = x.masked_fill(~real, 0.0)
-    mean = rough_mean(x.detach(), real, count)
-    x0 = x - mean
-    if mask is not None:
-        x0 = x0.masked_fill(~real, 0.0)
+    known = x.detach() if mask is None else x.detach().masked_fill(~real, 0.0)
+    mean = rough_mean(known, real, count)
+    x0 = without_mean(x, mean, mask)
     return x0, mean, x0.sum(1, True), count
+
+
+def without_mean(x: Tensor, mean: Tensor, mask: Optional[Tensor] = None) -> Tensor:
+    x0 = x - mean
+    return x0 if mask is None else x0.masked_fill(~mask[..., None], 0.0)
 
 
 def rough_mean(x: Tensor, real: Tensor, count: Tensor, sample: int = MEAN_SAMPLE) -> Tensor:
@@ -131,7 +156,7 @@ def packed_by_head(weight: Tensor, heads: int, four_ln2: float = FOUR_LN2) -> Te
     """
     packed = weight.reshape(heads, -1, weight.size(-1)).mT
     queries, keys, values = packed.chunk(3, -1)
-    q_size, k_size = (part.detach().square().sum((-2, -1), True) for part in (queries, keys))
+    q_size, k_size = queries.detach().square().sum((-2, -1), True), keys.detach().square().sum((-2, -1), True)
     usable = (q_size > 0) & (k_size > 0)
     ratio = torch.where(usable, torch.log(k_size) - torch.log(q_size), torch.zeros_like(q_size))
     t = torch.exp2(torch.round(ratio / four_ln2))
@@ -169,7 +194,7 @@ def folded_core(
     m = m + torch.cat([left, right], -2).mT @ _turned(torch.cat([right, left], -2))
     sums = torch.cat([z.mT @ w, s_values + count * f_values, f_values], -2)
     w = w + torch.cat([z * stretch, f.mT, s.mT], -1) @ sums
-    length = torch.maximum(*(spectral_estimate(part) for part in packed[..., : 2 * d].chunk(2, -1)))
+    length = torch.maximum(spectral_estimate(packed[..., :d]), spectral_estimate(packed[..., d : 2 * d]))
     size = spectral_estimate(gram)[:, None].clamp(min=least)
     offset = torch.linalg.vector_norm(mean.detach(), dim=-1) * (count[..., 0, 0] * size).sqrt()
     beta = length.square() * scale.detach().abs() * (size * tau.square()[..., 0, 0] + offset)
@@ -248,6 +273,11 @@ def folded_map(
 def _merged(x: Tensor) -> Tensor:
     """(b, h, n, d) → (b, n, h·d)."""
     return x.transpose(1, 2).flatten(2)
+
+
+def of_each_head(scale: Tensor, gram: Tensor) -> Tensor:
+    """c for each matrix of the batch b·h."""
+    return scale.expand(gram.size(0), -1).reshape(-1, 1, 1)
 
 
 def _width(packed: Tensor) -> int:
