@@ -143,8 +143,9 @@ def rough_mean(x: Tensor, real: Tensor, count: Tensor, sample: int = MEAN_SAMPLE
     """
     mean = x.sum(1, True) / count.clamp(min=1.0)
     places = torch.arange(sample, device=x.device) * x.size(1) // sample
-    apart = (x[:, places] - mean).square().mean(-1, True) * real[:, places]
-    deviation = (apart.sum(1, True) / real[:, places].sum(1, True).clamp(min=1)).sqrt()
+    sampled = real[:, places]
+    apart = (x[:, places] - mean).square().mean(-1, True) * sampled
+    deviation = (apart.sum(1, True) / sampled.sum(1, True).clamp(min=1)).sqrt()
     grid = torch.exp2(torch.floor(torch.log2(deviation)) - 1.0)
     return torch.where(deviation > 0, torch.round(mean / grid) * grid, mean)
 
@@ -178,37 +179,56 @@ def folded_core(
     R = I + Z·Λ·Zᵀ shrinks the direction f̂ of the mean by 1/τ and stretches its conjugate Jf̂ by τ; R·J·R = J, so that S
     is the same. τ makes both of one size. With J and c in the second factor W_F·J, G itself is never formed.
     """
-    d, count = _width(packed), count[:, None]
-    m, w, f, s = _products_of_heads(gram, mean, rest, packed, scale)
-    f_values, s_values = f[..., 2 * d :], s[..., 2 * d :]
-    f, s = f[..., : 2 * d], s[..., : 2 * d]
-    c = scale[:, None, None]
-    z, stretch, tau = _mean_scaling(m.detach(), f.detach(), count, c.detach(), tiny)
-    # f lies along f̂, and Z·Λ·Zᵀ·f is known without rounding; the second term has the value 0 and the gradient.
+    entries, m = gram.size(0), 2 * _width(packed)
+    c = of_each_head(scale, gram)
+    n = _for_each_head(count, packed)
+    products = _products_of_heads(gram, mean, rest, packed)
+    core, w = c * products[:, :m, :m], products[:, :m, m:]
+    f, f_values = -_turned(products[:, m : m + 1, :m]), products[:, m : m + 1, m:]
+    s, s_values = -_turned(products[:, m + 1 :, :m]), products[:, m + 1 :, m:]
+    z, stretch, tau = _mean_scaling(core.detach(), f.detach(), n, c.detach(), tiny)
+    z_rows, z_stretched = z.mT, z * stretch
+    # f lies along f̂, and Z·Λ·Zᵀ·f is known without rounding; the first row has the value 0 and the gradient.
     fixed = f.detach()
-    f = fixed / tau + _scaled(f - fixed, z, stretch)
-    s = _scaled(s, z, stretch)
-    gz = m @ _turned(z.mT).mT  # times c
-    low = gz * stretch + 0.5 * (z * stretch) @ ((z.mT @ gz) * stretch)
-    left, right = torch.cat([z.mT, f], -2), torch.cat([low.mT, c * (s + 0.5 * count * f)], -2)
-    m = m + torch.cat([left, right], -2).mT @ _turned(torch.cat([right, left], -2))
-    sums = torch.cat([z.mT @ w, s_values + count * f_values, f_values], -2)
-    w = w + torch.cat([z * stretch, f.mT, s.mT], -1) @ sums
-    length = torch.maximum(spectral_estimate(packed[..., :d]), spectral_estimate(packed[..., d : 2 * d]))
+    rows = torch.cat([f - fixed, s], -2)
+    rows = torch.baddbmm(rows, rows @ z, z_stretched.mT)
+    f, s = fixed / tau + rows[:, :1], rows[:, 1:]
+    gz = core @ _turned(z_rows).mT  # times c
+    low = gz * stretch + 0.5 * z_stretched @ ((z_rows @ gz) * stretch)
+    left, right = torch.cat([z_rows, f], -2), torch.cat([low.mT, c * (s + 0.5 * n * f)], -2)
+    core = torch.baddbmm(core, torch.cat([left, right], -2).mT, _turned(torch.cat([right, left], -2)))
+    sums = torch.cat([z_rows @ w, s_values + n * f_values, f_values], -2)
+    w = torch.baddbmm(w, torch.cat([z_stretched, f.mT, s.mT], -1), sums)
     size = spectral_estimate(gram)[:, None].clamp(min=least)
-    offset = torch.linalg.vector_norm(mean.detach(), dim=-1) * (count[..., 0, 0] * size).sqrt()
-    beta = length.square() * scale.detach().abs() * (size * tau.square()[..., 0, 0] + offset)
-    return m.flatten(0, 1), w.flatten(0, 1), f.flatten(0, 1), (z, stretch), beta.flatten()
+    offset = torch.linalg.vector_norm(mean.detach(), dim=-1) * (count[:, 0] * size).sqrt()
+    reach = size * tau.reshape(entries, -1).square() + offset
+    return core, w, f, (z, stretch), (_lengths(packed).square() * scale.detach().abs() * reach).flatten()
 
 
-def _products_of_heads(
-    gram: Tensor, mean: Tensor, rest: Tensor, packed: Tensor, scale: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """W_F·C·W_Fᵀ·J, W_F·C·W_Vᵀ, and the rows of [Q K V] that belong to the mean and to the sum, for each head."""
+def _products_of_heads(gram: Tensor, mean: Tensor, rest: Tensor, packed: Tensor) -> Tensor:
+    """[W_F·C; μ; sum of rows]·[W_Fᵀ·J/c, W_Vᵀ] for each head."""
     m = 2 * _width(packed)
-    second = torch.cat([scale[:, None, None] * _turned(packed[..., :m]), packed[..., m:]], -1)
-    both = (gram[:, None] @ packed[..., :m]).mT @ second
-    return both[..., :m], both[..., m:], mean[:, None] @ packed, rest[:, None] @ packed
+    first = packed[..., :m].mT.flatten(0, 1).expand(gram.size(0), -1, -1) @ gram
+    rows = _for_each_head(torch.cat([mean, rest], -2), packed)
+    second = torch.cat([_turned(packed[..., :m]), packed[..., m:]], -1)
+    return torch.cat([first.reshape(-1, m, first.size(-1)), rows], -2) @ _for_each_entry(second, gram)
+
+
+def _lengths(packed: Tensor) -> Tensor:
+    """The larger of ‖W_Q‖ and ‖W_K‖ of each head."""
+    d = _width(packed)
+    both = torch.stack([packed[..., :d], packed[..., d : 2 * d]])
+    return spectral_estimate(both).amax(0)
+
+
+def _for_each_head(x: Tensor, packed: Tensor) -> Tensor:
+    """(b, …) → (b·h, …)."""
+    return x.repeat_interleave(packed.size(0), 0)
+
+
+def _for_each_entry(x: Tensor, gram: Tensor) -> Tensor:
+    """(h, …) → (b·h, …)."""
+    return x.expand(gram.size(0), -1, -1, -1).flatten(0, 1)
 
 
 def _turned(rows: Tensor) -> Tensor:
@@ -220,7 +240,7 @@ def _turned(rows: Tensor) -> Tensor:
 def _mean_scaling(
     m: Tensor, f: Tensor, count: Tensor, c: Tensor, tiny: float, most: float = LARGEST_MEAN_SCALING
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Z = [f̂, Jf̂] (b, h, m, 2), Λ = [1/τ − 1, τ − 1] (b, h, 1, 2) and τ (b, h, 1, 1).
+    """Z = [f̂, Jf̂] (b·h, m, 2), Λ = [1/τ − 1, τ − 1] (b·h, 1, 2) and τ (b·h, 1, 1).
 
     τ⁴ = N·|f|²/⟨Jf̂, G·Jf̂⟩, the ratio of the two lengths squared; both are taken times c, as M has it.
     """
@@ -231,11 +251,6 @@ def _mean_scaling(
     ratio = torch.log2((count * square * c.abs()).clamp(min=tiny)) - torch.log2(spread.clamp(min=tiny))
     tau = torch.exp2((ratio / 4).clamp(min=0.0, max=most))
     return torch.cat([along, across], -2).mT, torch.cat([1 / tau - 1, tau - 1], -1), tau
-
-
-def _scaled(rows: Tensor, z: Tensor, stretch: Tensor) -> Tensor:
-    """Rows times R."""
-    return rows + ((rows @ z) * stretch) @ z.mT
 
 
 def is_in_folded_doubt(
@@ -263,16 +278,16 @@ def folded_map(
     """T (b, D, D), and the row (b, 1, D) that the mean token becomes, from Y = J·φ₁(M)·W of each head."""
     d = _width(packed)
     z, stretch = from_mean
-    y, f = y.reshape(-1, packed.size(0), 2 * d, d), f.reshape(-1, packed.size(0), 1, 2 * d)
-    row = mean[:, None] @ packed[..., 2 * d :] + f @ y
-    y = y + (z * stretch) @ (z.mT @ y)
-    folded = packed[..., 2 * d :] + packed[..., : 2 * d] @ y
-    return _merged(folded) @ out_weight.mT, _merged(row) @ out_weight.mT
+    row = f @ y
+    y = torch.baddbmm(y, z * stretch, z.mT @ y)
+    folded = _for_each_entry(packed[..., : 2 * d], mean) @ y
+    values, heads = _merged(packed[..., 2 * d :], packed.size(0)), packed.size(0)
+    return (values + _merged(folded, heads)) @ out_weight.mT, (mean @ values + _merged(row, heads)) @ out_weight.mT
 
 
-def _merged(x: Tensor) -> Tensor:
-    """(b, h, n, d) → (b, n, h·d)."""
-    return x.transpose(1, 2).flatten(2)
+def _merged(x: Tensor, heads: int) -> Tensor:
+    """(b·h, n, d) → (b, n, h·d)."""
+    return x.unflatten(0, (-1, heads)).transpose(1, 2).flatten(2)
 
 
 def of_each_head(scale: Tensor, gram: Tensor) -> Tensor:

@@ -26,19 +26,11 @@ def captures_control_flow() -> bool:
 def branch(
     condition: Tensor, yes: Callable[..., Tensor], no: Callable[..., Tensor], operands: tuple[Tensor, ...]
 ) -> Tensor:
-    return branches(condition, lambda *x: (yes(*x),), lambda *x: (no(*x),), operands)[0]
-
-
-@torch.jit.unused
-def branches(
-    condition: Tensor,
-    yes: Callable[..., tuple[Tensor, ...]],
-    no: Callable[..., tuple[Tensor, ...]],
-    operands: tuple[Tensor, ...],
-) -> tuple[Tensor, ...]:
-    """Several results. Compilers of exported programs expect a tuple of one, too."""
-    cond = torch.ops.higher_order.cond if _traced_directly() else torch.cond
-    result: tuple[Tensor, ...] = cond(condition, yes, no, operands)
+    if not _traced_directly():
+        result: Tensor = torch.cond(condition, yes, no, operands)
+        return result
+    # Compilers of exported programs expect a branch to return a tuple.
+    (result,) = torch.ops.higher_order.cond(condition, lambda *x: (yes(*x),), lambda *x: (no(*x),), operands)
     return result
 
 
