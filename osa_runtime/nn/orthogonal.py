@@ -13,7 +13,7 @@ from osa_runtime.nn.initialisation import default_alpha
 from osa_runtime.nn.projection import PackedProjection, ProjectedAttention, check_sequence, merge_heads, split_heads
 from osa_runtime.ops import orthogonal_attention
 from osa_runtime.ops.folded import folded_attention, folding_pays, is_foldable
-from osa_runtime.ops.folded_graph import folded_in_graph
+from osa_runtime.ops.folded_graph import folded_in_graph, surely_pays
 from osa_runtime.ops.interception import intercepted_layer, is_intercepted
 from osa_runtime.ops.values import has_values
 
@@ -69,14 +69,15 @@ class OrthogonalSelfAttention(ProjectedAttention):
         return plain and is_foldable(self.evaluation())
 
     def forward(self, x: Tensor, mask: Optional[Tensor] = None) -> Tensor:
+        scale = self.alpha / self.project.width**0.5  # once: a program would keep what it does not need
         if torch.jit.is_scripting():
             if self.folds:  # decided when the layer is compiled
-                whole = self._folded(x, mask)
+                whole = self._folded(x, scale, mask)
                 if whole is not None:
                     return whole
         else:
             check_sequence(x, mask, self.project.dim)
-            whole = self._whole(x, mask)
+            whole = self._whole(x, scale, mask)
             if whole is not None:
                 return whole
         q, k, v = self.project(x)
@@ -84,7 +85,7 @@ class OrthogonalSelfAttention(ProjectedAttention):
             q,
             k,
             v,
-            self._scale(),
+            scale,
             mask=None if mask is None else mask[:, None, :],
             form=self.form,
             approximant=self.approximant,
@@ -92,37 +93,34 @@ class OrthogonalSelfAttention(ProjectedAttention):
         )
         return self.out(merge_heads(mixed))
 
-    def _scale(self) -> Tensor:
-        return self.alpha / self.project.width**0.5
-
-    def _folded(self, x: Tensor, mask: Optional[Tensor]) -> Optional[Tensor]:
+    def _folded(self, x: Tensor, scale: Tensor, mask: Optional[Tensor]) -> Optional[Tensor]:
         """The output where that is faster and no digits are lost, else None. float64 has limits of its own."""
         if x.dtype == torch.float64 or not folding_pays(x.size(1), self.project.dim, self.project.width):
             return None
         weight, out_weight = self.project.effective_weight().float(), self.out.weight.float()
-        folded = folded_attention(x.float(), weight, out_weight, self._scale().float(), mask)
+        folded = folded_attention(x.float(), weight, out_weight, scale.float(), mask)
         return None if folded is None else folded.to(x.dtype)
 
     @torch.jit.unused
-    def _whole(self, x: Tensor, mask: Optional[Tensor]) -> Optional[Tensor]:
+    def _whole(self, x: Tensor, scale: Tensor, mask: Optional[Tensor]) -> Optional[Tensor]:
         """The output without queries, keys and values, as an exporter, a captured program or eager mode has it."""
         if is_intercepted():
             if not (_is_plain(self.project, PackedProjection) and _is_plain(self.out, nn.Linear)):
                 return None
             weight = self.project.effective_weight()
-            return intercepted_layer(x, weight, self.out.weight, self._scale(), mask, self.evaluation())
+            return intercepted_layer(x, weight, self.out.weight, scale, mask, self.evaluation())
         exporting = torch.compiler.is_exporting()
         # First of all: sizes that a program records have no value.
         if not exporting and (torch.compiler.is_compiling() or torch.jit.is_tracing() or not has_values(x)):
             return None
-        if not self.folds or torch.is_autocast_enabled(x.device.type):
+        pays = surely_pays if exporting else folding_pays
+        if not pays(x.size(1), self.project.dim, self.project.width) or not self.folds:
+            return None
+        if x.dtype == torch.float64 or torch.is_autocast_enabled(x.device.type):
             return None
         if not exporting:
-            return self._folded(x, mask)
-        if x.dtype == torch.float64:
-            return None
-        weight = self.project.effective_weight()
-        return folded_in_graph(x, weight, self.out.weight, self._scale(), mask, self._by_parts)
+            return self._folded(x, scale, mask)
+        return folded_in_graph(x, self.project.effective_weight(), self.out.weight, scale, mask, self._by_parts)
 
     @torch.jit.unused
     def _by_parts(
@@ -139,4 +137,3 @@ def _is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
     """True if calling the layer is what its class says: no subclass, no hooks, no bias."""
     hooked = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or "forward" in vars(layer)
     return type(layer) is kind and not hooked and getattr(layer, "bias", None) is None
-

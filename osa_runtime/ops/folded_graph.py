@@ -27,17 +27,19 @@ from osa_runtime.ops.graph_control import branch
 ByParts = Callable[..., Tensor]
 
 
-def folded_in_graph(
-    x: Tensor, weight: Tensor, out_weight: Tensor, scale: Tensor, mask: Optional[Tensor], by_parts: ByParts
-) -> Optional[Tensor]:
-    """The layer's output, by the folded map or, where that has lost digits, by parts; None if it may not pay."""
+def surely_pays(tokens: int | torch.SymInt, dim: int, width: int) -> bool:
+    """``folding_pays`` for a number of tokens that may be known by its range alone."""
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-    heads = scale.size(0)
-    if not statically_known_true(x.size(1) >= fewest_tokens(x.size(2), weight.size(0) // (3 * heads))):
-        return None
+    return statically_known_true(tokens >= fewest_tokens(dim, width))
+
+
+def folded_in_graph(
+    x: Tensor, weight: Tensor, out_weight: Tensor, scale: Tensor, mask: Optional[Tensor], by_parts: ByParts
+) -> Tensor:
+    """The layer's output, by the folded map or, where that has lost digits, by parts."""
     x32, w32, into, c = (_in_float32(value) for value in (x, weight, out_weight, scale))
-    packed = packed_by_head(w32, heads)
+    packed = packed_by_head(w32, scale.size(0))
     x0, mean, rest, count = centred(x32, mask)
     gram = x0.mT @ x0
     level, core, f, from_mean = judged_folded_core(gram, mean, rest, count, packed, c)

@@ -1,4 +1,4 @@
-"""The folded layer in TorchScript and in a program of torch.export: the choice, the answers and the gradients of eager."""
+"""The folded layer in TorchScript and in pt2: the choice, the answers and the gradients of eager."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def by_parts(layer: OrthogonalSelfAttention, *inputs: Tensor | None) -> Tensor:
         return layer(*inputs)
 
 
-def scripted(layer: OrthogonalSelfAttention, folder: Path, masked: bool) -> Captured:  # noqa: ARG001  # it takes both
+def scripted(layer: OrthogonalSelfAttention, folder: Path, masked: bool) -> Captured:
     torch.jit.script(layer).save(str(folder / "a.pt"))
     return torch.jit.load(str(folder / "a.pt"))  # type: ignore[no-any-return]
 
@@ -79,7 +79,9 @@ def test_the_choice_and_the_answers_of_eager(program: tuple[Captured, bool], kin
         out, expected, parts = captured(*inputs), layer(*inputs), by_parts(layer, *inputs)
     folds = kind not in ("outlier", "broken")
     assert torch.equal(expected.nan_to_num(), parts.nan_to_num()) is not folds
-    torch.testing.assert_close(out, expected, rtol=0, atol=1e-7 * float(expected.nan_to_num().abs().max()), equal_nan=True)
+    torch.testing.assert_close(
+        out, expected, rtol=0, atol=1e-7 * float(expected.nan_to_num().abs().max()), equal_nan=True
+    )
     if kind == "broken":
         real = torch.ones(TOKENS, dtype=torch.bool) if mask is None else mask[1]
         assert bool(out[1][real].isnan().all())

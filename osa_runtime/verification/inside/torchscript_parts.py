@@ -161,7 +161,12 @@ class ScriptedLayer(WholeLayer):
         return self.core(x, to_array(self._part.project.weight.detach().mT), scale, mask)
 
     def run(
-        self, x: Array, weight: Array, out: Array, scale: Array, mask: Array | None  # noqa: ARG002  # it keeps its own
+        self,
+        x: Array,
+        weight: Array,
+        out: Array,
+        scale: Array,  # noqa: ARG002  # it keeps its own
+        mask: Array | None,
     ) -> tuple[Array, int | None, Array]:
         kept = {part: part.weight for part in (self._part.project, self._part.out)}
         tokens, packing, merging = (to_tensor(value).to(kept[self._part.out].dtype) for value in (x, weight.T, out.T))
