@@ -86,7 +86,7 @@ class Eager:
     def attention(self) -> Iterator[None]:
         """Attention of this precision; in float64 by eigenvalues, which share no code with the operator.
 
-        By queries, keys and values: a folded layer rounds less, and captured programs have none.
+        By queries, keys and values: a folded layer rounds less.
         """
         with intercept(self._exact_attention if self.dtype == "fp64" else None):
             yield
