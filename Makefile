@@ -22,8 +22,9 @@ endif
 OTHER_WHEEL := $(if $(filter cpu,$(ORT)),onnxruntime-gpu,onnxruntime)
 STAMP := $(VENV)/installed-$(ORT)
 
-# One thread per test process: two processes with two threads each fight over two cores.
-TEST_ENV := OMP_NUM_THREADS=1
+# One thread per test process: two processes with two threads each fight over two cores. And bytecode is kept, even
+# where the shell says otherwise: without it every process rewrites the assertions of all tests anew, for seven seconds.
+TEST_ENV := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 # Each process takes half of the files, so that their fixtures are made once, and then work from the other.
 PYTEST_ARGS ?= -n 2 --dist worksteal
 

@@ -103,6 +103,7 @@ def test_bad_input_is_one_message(
     assert "Traceback" not in output
 
 
+@pytest.mark.slow
 def test_an_artifact_without_orthogonal_attention_is_refused(tmp_path: Path) -> None:
     from small_models import export_named
 
