@@ -9,9 +9,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from osa_runtime.atomic import atomic_file, check_writable
+from osa_runtime.atomic import atomic_file
 from osa_runtime.benchmarking.node_profile import NodeProfile, ProfileRow
 from osa_runtime.benchmarking.result import ARTIFACT, EAGER, BenchmarkResult, Figures, Measurement, format_ratio, plural
+from osa_runtime.cli.options import check_file
 from osa_runtime.errors import InputError
 
 STDOUT = Path("-")
@@ -21,15 +22,10 @@ TOP = 10
 
 def check_files(json_file: Path | None, trace: Path | None) -> None:
     """Check the names of the output files before any work is done."""
-    if json_file is not None and json_file != STDOUT and json_file.suffix.lower() != ".json":
-        raise InputError(f"--json is {json_file}, expected a name that ends in .json, or - to print the figures.")
-    if trace is not None and trace.suffix.lower() != ".json":
-        raise InputError(f"--profile is {trace}, expected a name that ends in .json.")
+    check_file("--profile", trace, ".json")
+    check_file("--json", None if json_file == STDOUT else json_file, ".json", ", or - to print the figures")
     if trace is not None and json_file is not None and trace.absolute() == json_file.absolute():
         raise InputError(f"--profile and --json both name {trace}; use different names.")
-    for path in (json_file, trace):
-        if path is not None and path != STDOUT:
-            check_writable(path)
 
 
 def write_json(result: BenchmarkResult, path: Path) -> None:

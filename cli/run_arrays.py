@@ -14,7 +14,6 @@ import typer
 from numpy.typing import NDArray
 
 from osa_runtime.arrays import read_arrays
-from osa_runtime.atomic import check_writable
 from osa_runtime.errors import InputError, MissingDependencyError
 from osa_runtime.interface import Interface, TensorSpec
 from osa_runtime.manifest import Manifest
@@ -187,13 +186,6 @@ def _per_channel(flag: str, text: str, channels: int) -> tuple[float, ...]:
 
 DEFAULT_TOP = 5
 MOST_ROWS = 10
-
-
-def check_out(out: Path | None) -> None:
-    if out is not None and out.suffix != ".npz":
-        raise InputError(f"--out is {out}, expected a name that ends in .npz.")
-    if out is not None:
-        check_writable(out)
 
 
 class RunReport:
