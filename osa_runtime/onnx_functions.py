@@ -6,10 +6,13 @@ graph they are those that an export without the function has: ``module.path.part
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import count
 
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
+
+from osa_runtime.onnx_files import bodies
 
 ATTENTION_DOMAIN = "ai.osa"
 
@@ -37,8 +40,7 @@ def expanded(model: ModelProto, keep: Collection[Key] = ()) -> ModelProto:
     functions = {key: function for key, function in module_functions(model).items() if key not in keep}
     if not functions:
         return model
-    result = ModelProto()
-    result.CopyFrom(model)
+    result = copy.deepcopy(model)
     del result.graph.node[:], result.functions[:]
     for node in _Expansion(functions, model.graph).nodes(model.graph.node):
         if node.op_type == "Constant" and node.attribute[0].name == "value":
@@ -91,22 +93,14 @@ def _free(name: str, taken: set[str]) -> str:
 
 def _renamed(node: NodeProto, renamed: Callable[[str], str], node_name: Callable[[str], str]) -> NodeProto:
     """A copy with other names, also inside its branches and loops."""
-    copy = NodeProto()
-    copy.CopyFrom(node)
-    copy.name = node_name(node.name or f"/{node.op_type}")
-    copy.input[:] = map(renamed, node.input)
-    copy.output[:] = map(renamed, node.output)
-    for graph in _graphs(copy):
+    result = copy.deepcopy(node)
+    result.name = node_name(node.name or f"/{node.op_type}")
+    result.input[:] = map(renamed, node.input)
+    result.output[:] = map(renamed, node.output)
+    for graph in bodies(result):
         for value in [*graph.input, *graph.output, *graph.initializer, *graph.value_info]:
             value.name = renamed(value.name)
         inner = [_renamed(part, renamed, node_name) for part in graph.node]
         del graph.node[:]
         graph.node.extend(inner)
-    return copy
-
-
-def _graphs(node: NodeProto) -> Iterator[GraphProto]:
-    for attribute in node.attribute:
-        if attribute.type == AttributeProto.GRAPH:
-            yield attribute.g
-        yield from attribute.graphs
+    return result

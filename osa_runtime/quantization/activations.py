@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from osa_runtime.artifact import Artifact, sha256
 from osa_runtime.errors import ExportError, InputError
 from osa_runtime.interface import TensorSpec
 from osa_runtime.manifest import CalibrationRecord
-from osa_runtime.onnx_files import reads
+from osa_runtime.onnx_files import bodies, reads
 from osa_runtime.quantization.weights import PRODUCTS
 from osa_runtime.runtime.input_checks import check_finite_inputs, check_inputs
 from osa_runtime.steps import quiet
@@ -182,9 +183,8 @@ def _rewritten(model: onnx.ModelProto, write: Any) -> onnx.ModelProto:
 
 def _forget_shapes(graph: onnx.GraphProto) -> None:
     del graph.value_info[:]
-    for attribute in (attribute for node in graph.node for attribute in node.attribute):
-        for body in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
-            _forget_shapes(body)
+    for body in (body for node in graph.node for body in bodies(node)):
+        _forget_shapes(body)
 
 
 def _name_new_nodes(model: onnx.ModelProto, known: set[str]) -> None:
@@ -258,13 +258,11 @@ def tensors_data(ranges: Ranges) -> Any:
 
 def ready(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model without the shapes of weights: the quantiser transposes some weights and keeps the old shapes."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    weights = {tensor.name for tensor in copy.graph.initializer}
-    values = [value for value in copy.graph.value_info if value.name not in weights]
-    del copy.graph.value_info[:]
-    copy.graph.value_info.extend(values)
-    return copy
+    result = copy.deepcopy(model)
+    weights = {tensor.name for tensor in model.graph.initializer}
+    del result.graph.value_info[:]
+    result.graph.value_info.extend(value for value in model.graph.value_info if value.name not in weights)
+    return result
 
 
 def _activations(model: onnx.ModelProto, names: Sequence[str]) -> list[str]:

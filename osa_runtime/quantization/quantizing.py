@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -169,8 +170,7 @@ def _rewritten(
         result = quantize_static(model, selection.products, ranges)
         carry_nan(result, model, selection.products)
     else:
-        result = onnx.ModelProto()
-        result.CopyFrom(model)
+        result = copy.deepcopy(model)
         quantize_products(result, selection.products)
     quantize_tables(result, selection.tables)
     return result
