@@ -91,8 +91,9 @@ def _row(result: BenchmarkResult, index: int, measurement: Measurement, name: st
     first = name == ARTIFACT
     sizes = [configuration.batch] + ([configuration.tokens] if configuration.tokens is not None else [])
     row = [str(size) if first else "" for size in sizes] + [name]
-    row += [_three_digits(value) for value in (figures.p50, figures.p90, figures.p99)]
-    row += [f"{figures.rows_per_second:,.0f}", f"{figures.block_medians.relative:.0%}{'!' if figures.doubt else ' '}"]
+    row += [_three_digits(value) for value in (figures.p50_ms, figures.p90_ms, figures.p99_ms)]
+    spread = f"{figures.block_medians_ms.relative:.0%}{'!' if figures.doubt else ' '}"
+    row += [f"{figures.rows_per_second:,.0f}", spread]
     if result.memory:
         row.append(f"+{result.memory[name].run[index] / MIB:.1f}")
     if measurement.ratio is not None:
@@ -124,7 +125,7 @@ def _show_profile(profile: NodeProfile, console: Console) -> None:
         for name in ("share", "ms per run", "calls per run"):
             table.add_column(name, justify="right", no_wrap=True)
         for row in rows[:TOP]:
-            table.add_row(_label(row, title), f"{row.share:.1%}", f"{row.milliseconds:.3f}", f"{row.calls:g}")
+            table.add_row(_label(row, title), f"{row.share:.1%}", f"{row.ms_per_run:.3f}", f"{row.calls_per_run:g}")
         console.print()
         console.print(table)
         if len(rows) > TOP:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -65,7 +66,7 @@ def inspect(
     if graph is not None:
         draw_artifact(artifact, graph)
     if as_json:
-        typer.echo(json.dumps(inspection.as_dict(), indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(asdict(inspection), indent=2, ensure_ascii=False))
     else:
         show(inspection)
         if graph is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -115,7 +116,7 @@ def _as_dict(found: Quantized) -> dict[str, Any]:
         "tables": list(found.selection.tables),
         "kept": list(found.selection.kept),
         "measured_on": found.measured_on,
-        "deviation": {name: metrics.as_dict() for name, metrics in found.deviations.items()},
+        "deviation": {name: asdict(metrics) for name, metrics in found.deviations.items()},
         "notes": list(_cautions(found)),
     }
 

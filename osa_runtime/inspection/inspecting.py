@@ -67,9 +67,6 @@ class Inspection:
     warnings: tuple[str, ...] = ()
     targets: tuple[Suitability, ...] = ()
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def inspect_artifact(
     path: str | Path, providers: Sequence[str] = ("cpu", "cuda"), targets: Sequence[str] = ()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -238,4 +238,4 @@ def _metrics(name: str, answers: Answers, rules: Rules, rows: Sequence[Row]) -> 
         ("eager", "eager", "oracle"),
     ):
         if actual in arrays and expected in arrays:
-            yield party, measure(arrays[actual], arrays[expected], classes=classes, by_row=by_row).as_dict()
+            yield party, asdict(measure(arrays[actual], arrays[expected], classes=classes, by_row=by_row))
