@@ -119,16 +119,8 @@ FIXED_SIZES = {"dynamic_axes": "takes tensors of the sizes that a program was ex
 TARGETS = {
     target.name: target
     for target in (
-        Target(
-            "ort",
-            "ONNX Runtime",
-            tried="1.17.3, 1.18.1, 1.20.1, 1.22.1, 1.25.1 and 1.31.1",
-        ),
-        Target(
-            "ort-web",
-            "ONNX Runtime Web (WASM)",
-            tried="1.30.0 in Chromium 156",
-        ),
+        Target("ort", "ONNX Runtime", tried="1.17.3, 1.18.1, 1.20.1, 1.22.1, 1.25.1 and 1.31.1"),
+        Target("ort-web", "ONNX Runtime Web (WASM)", tried="1.30.0 in Chromium 156"),
         Target(
             "webgpu",
             "ONNX Runtime Web (WebGPU)",
@@ -191,14 +183,7 @@ TARGETS = {
             package="litert_torch",
             file="model.tflite",
         ),
-        Target(
-            "aoti",
-            "AOTInductor",
-            {"format": "pt2"},
-            tried="torch 2.13",
-            package="torch",
-            file="compiled.pt2",
-        ),
+        Target("aoti", "AOTInductor", {"format": "pt2"}, tried="torch 2.13", package="torch", file="compiled.pt2"),
         Target(
             "cuda-graph",
             "ONNX Runtime on CUDA",

@@ -94,15 +94,7 @@ def _doubt(calls: int, blocks: int, spread: Percentiles) -> str | None:
 
 VERSION = 1
 ARTIFACT, EAGER = "artifact", "eager"
-PLAIN = (
-    "artifact",
-    "against",
-    "machine",
-    "settings",
-    "fed",
-    "load_seconds",
-    "notes",
-)  # as JSON has them
+PLAIN = ("artifact", "against", "machine", "settings", "fed", "load_seconds", "notes")  # as JSON has them
 TIMED = "one call with arrays in and arrays out: checks of the inputs and copies to and from the device are part of it"
 
 

@@ -210,11 +210,7 @@ def _compare(folder: Path, source: Artifact, examples: Calibration | None) -> di
 
 
 def _description(
-    source: Artifact,
-    selection: Selection,
-    settings: QuantizeSettings,
-    examples: Calibration | None,
-    ranges: Ranges,
+    source: Artifact, selection: Selection, settings: QuantizeSettings, examples: Calibration | None, ranges: Ranges
 ) -> Quantization:
     return Quantization(
         settings.weights,

@@ -82,11 +82,7 @@ def write_response(request: InferenceRequest, response: InferenceResponse) -> tu
     for name, binary, classes in wanted:
         array = response.outputs[name]
         array = classify(name, array, classes, response.class_names) if classes else array
-        entry: dict[str, Any] = {
-            "name": name,
-            "datatype": NAME_OF_DTYPE.get(array.dtype, BYTES),
-            "shape": array.shape,
-        }
+        entry: dict[str, Any] = {"name": name, "datatype": NAME_OF_DTYPE.get(array.dtype, BYTES), "shape": array.shape}
         if binary:
             data = write_byte_strings(array) if classes else write_binary_tensor(array)
             entry["parameters"] = {"binary_data_size": len(data)}

@@ -209,11 +209,7 @@ class OnnxParts(ModelParts):
         return self._run(known, {}, [call["out"]])[0]
 
     def write_unit(
-        self,
-        unit: str,
-        inputs: Sequence[Array],
-        folder: Path,
-        feeds: Mapping[str, Array] | None = None,
+        self, unit: str, inputs: Sequence[Array], folder: Path, feeds: Mapping[str, Array] | None = None
     ) -> Written:
         at = self._boundaries[unit]
         known, rest = self._known(unit, inputs, feeds)

@@ -206,10 +206,7 @@ def _said(scope: Scope, name: str) -> str:
 
 def _unread(mine: Scope, theirs: Scope) -> Iterator[str]:
     """The nodes and weights that the outputs do not depend on."""
-    for kind, a, b in (
-        ("nodes", mine.nodes, theirs.nodes),
-        ("weights", mine.tensors(), theirs.tensors()),
-    ):
+    for kind, a, b in (("nodes", mine.nodes, theirs.nodes), ("weights", mine.tensors(), theirs.tensors())):
         extra, missing = (Counter(a) - Counter(b)).total(), (Counter(b) - Counter(a)).total()
         if extra or missing:
             yield f"{kind} that nothing reads: {extra} extra, {missing} missing"
