@@ -96,9 +96,8 @@ SCHEMAS: dict[str, Any] = {
     ),
     "IndexRequest": _object((), ready={"type": "boolean", "description": "only models that are ready"}),
     "Index": _list(_object(("name", "version", "state"), name=TEXT, version=TEXT, state=TEXT, reason=TEXT)),
-    "LoadRequest": _object(
-        (), parameters={"type": ["object", "null"], "maxProperties": 0}
-    ),  # models come from the disk
+    # Models come from the disk.
+    "LoadRequest": _object((), parameters={"type": ["object", "null"], "maxProperties": 0}),
     "UnloadRequest": _object((), parameters=PARAMETERS),
 }
 
@@ -130,7 +129,7 @@ ERRORS = {
     404: "no such model or version",
     405: "no such method",
     413: "larger than the limits of this server and this model",
-    422: "the model gives NaN or Inf for these inputs",
+    422: "the model returns NaN or Inf for these inputs",
     500: "the model failed",
     503: "the queue is full, the time is over, or nothing is loaded; Retry-After says when to come back",
 }
