@@ -175,7 +175,8 @@ def _show_placement(console: Console, placement: KernelCoverage) -> None:
     name = placement.provider.upper() if placement.provider == "cpu" else "CUDA"
     unknown = placement.source.startswith("unknown")
     if placement.gaps:
-        table = _table(f"{name}: {_missing(placement)}", "operator", "types", "nodes", "what happens", "for example")
+        title = f"{name}: {placement.missing} of {placement.nodes} nodes have no kernel"
+        table = _table(title, "operator", "types", "nodes", "what happens", "for example")
         for gap in placement.gaps:
             row = (gap.operator, ", ".join(gap.types), str(len(gap.nodes)), gap.consequence, gap.nodes[0])
             table.add_row(*map(escape, row))
@@ -196,10 +197,6 @@ def _show_target(console: Console, found: Suitability) -> None:
         console.print(f"\n[bold red]{escape(found.runtime)}:[/] {escape(objection)}", soft_wrap=True)
     if found.objections:
         console.print(f"  [dim]Export it with --target {found.target}.[/]")
-
-
-def _missing(placement: KernelCoverage) -> str:
-    return f"{placement.missing} of {placement.nodes} nodes have no kernel"
 
 
 def _table(title: str, *columns: str) -> Table:

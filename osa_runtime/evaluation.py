@@ -18,7 +18,7 @@ from osa_runtime.errors import DataError, InputError
 from osa_runtime.interface import ANY_DTYPE, Interface, TensorSpec
 from osa_runtime.parity.evaluation import Accuracy, Evaluation
 from osa_runtime.pixels import Standardisation
-from osa_runtime.recognition import CHECKPOINT_FOLDER, CONFIG_FILE
+from osa_runtime.recognition import CONFIG_FILE, checkpoint_folder
 from osa_runtime.runtime.device import DeviceSettings
 from osa_runtime.runtime.input_checks import Array
 from osa_runtime.runtime.session import load
@@ -60,7 +60,7 @@ class Classifier:
 
 @contextlib.contextmanager
 def open_classifier(path: Path, where: DeviceSettings) -> Iterator[Classifier]:
-    if path.is_dir() and not (path / MANIFEST_FILE).exists() and _holds_checkpoint(path):
+    if path.is_dir() and not (path / MANIFEST_FILE).exists() and (checkpoint_folder(path) / CONFIG_FILE).exists():
         yield _checkpoint(path, where)
         return
     with warnings.catch_warnings():
@@ -70,15 +70,11 @@ def open_classifier(path: Path, where: DeviceSettings) -> Iterator[Classifier]:
         yield Classifier(str(path), session.interface, session.run)
 
 
-def _holds_checkpoint(path: Path) -> bool:
-    return (path / CONFIG_FILE).exists() or (path / CHECKPOINT_FOLDER / CONFIG_FILE).exists()
-
-
 def _checkpoint(path: Path, where: DeviceSettings) -> Classifier:
     try:
         import torch
 
-        from osa_runtime.models.checkpoint import checkpoint_folder, load_checkpoint, read_standardisation
+        from osa_runtime.models.checkpoint import load_checkpoint, read_standardisation
     except ModuleNotFoundError as error:
         otherwise = ", or evaluate what was exported from it"
         raise missing_package(f"The checkpoint {path}", error.name, "export", otherwise) from error
@@ -150,7 +146,9 @@ class Samples:
 def read_samples(data: str | Path, folder: str | Path | None = None) -> Samples:
     """Read the test images of a known data set, or an .npz file."""
     if Path(data).suffix != ".npz":
-        known = find_known(str(data)).name if str(data) in KNOWN or not Path(data).exists() else _no_npz(data)
+        if str(data) not in KNOWN and Path(data).exists():
+            raise InputError(f"{data} is not an .npz file, and not one of the data sets {', '.join(KNOWN)}.")
+        known = find_known(str(data)).name
         images = load_test_images(known, folder)
         return Samples(known, images.y, images.x, classes=10)
     path = Path(data)
@@ -173,10 +171,6 @@ def read_samples(data: str | Path, folder: str | Path | None = None) -> Samples:
 
 def _images(path: Path, found: LabelledImages) -> Samples:
     return Samples(path.name, found.y, found.x)
-
-
-def _no_npz(data: str | Path) -> str:
-    raise InputError(f"{data} is not an .npz file, and not one of the data sets {', '.join(KNOWN)}.")
 
 
 def _image_input(model: Classifier) -> TensorSpec:
@@ -278,11 +272,12 @@ def _answers(
         feeds, notes = samples.feeds(model), samples.notes
         if samples.images is not None and model.standardisation(model.inputs[0].name) is None:
             notes += (f"{model.name} records no preprocessing: the images were fed as they are",)
-        size = _batch_size(model, size)
-        found = []
+        fixed = [spec.shape[0] for spec in model.inputs if spec.shape and isinstance(spec.shape[0], int)]
+        size, found = int(fixed[0]) if fixed else size, []
         for start in range(0, len(samples), size):
             tell(model.name, start, len(samples))
-            logits = _run(model, {name: array[start : start + size] for name, array in feeds.items()}, size)
+            portion = {name: array[start : start + size] for name, array in feeds.items()}
+            logits = _run(model, portion, size if fixed else min(size, len(samples) - start))
             _check_classes(model, logits.shape[1], samples)
             answer = np.where(np.isfinite(logits).all(axis=1), logits.argmax(axis=1), NO_ANSWER)
             found.append(answer)
@@ -290,19 +285,12 @@ def _answers(
     return np.concatenate(found), notes
 
 
-def _batch_size(model: Classifier, wanted: int) -> int:
-    fixed = [spec.shape[0] for spec in model.inputs if spec.shape and isinstance(spec.shape[0], int)]
-    return int(fixed[0]) if fixed else wanted
-
-
 def _run(model: Classifier, feeds: Mapping[str, Array], size: int) -> Array:
-    """Run the model; the last rows are repeated if it takes batches of one size only."""
+    """Run the model on batches of this size; the last row is repeated where there are fewer."""
     rows = len(next(iter(feeds.values())))
-    fixed = any(spec.shape and isinstance(spec.shape[0], int) for spec in model.inputs)
-    if fixed and rows < size:
+    if rows < size:
         feeds = {name: np.concatenate([x, np.repeat(x[-1:], size - rows, axis=0)]) for name, x in feeds.items()}
-        return model.logits(feeds, size)[:rows]
-    return model.logits(feeds, rows)
+    return model.logits(feeds, size)[:rows]
 
 
 def _check_classes(model: Classifier, classes: int, samples: Samples) -> None:

@@ -114,10 +114,11 @@ def quantize_dynamic(model: onnx.ModelProto, names: Sequence[str]) -> onnx.Model
     """Quantise with ranges of activations that are measured in every run, over the whole batch."""
     from onnxruntime import quantization
 
+    products = [*names, *(f"{name}_MatMul" for name in names)]  # what it first turns a Gemm into, before an Add
+
     def write(path: Path) -> None:
-        quantization.quantize_dynamic(
-            ready(model), path, nodes_to_quantize=_as_products(names), use_external_data_format=True, **_shared()
-        )
+        options = {"nodes_to_quantize": products, "use_external_data_format": True} | _shared()
+        quantization.quantize_dynamic(ready(model), path, **options)
 
     return _rewritten(model, write)
 
@@ -158,11 +159,6 @@ def _shared() -> dict[str, Any]:
         "per_channel": True,
         "reduce_range": True,  # 7 bits, for the reason in QuantizeSettings.weight_bits
     }
-
-
-def _as_products(names: Sequence[str]) -> list[str]:
-    """The names of the products: the dynamic quantiser first turns a Gemm into a MatMul of this name, and an Add."""
-    return [*names, *(f"{name}_MatMul" for name in names)]
 
 
 def _rewritten(model: onnx.ModelProto, write: Any) -> onnx.ModelProto:

@@ -122,7 +122,7 @@ def deviation(quantized: Session, source: Session, feeds: Iterable[Feeds], *, gi
         for name, values in actual.items():
             _check_finite(name, values)
             pairs.setdefault(name, []).append((_rows(values), _rows(expected[name])))
-    return {name: _measure(name, found) for name, found in pairs.items() if _is_float(found)}
+    return {name: _measure(name, found) for name, found in pairs.items() if found[0][0].dtype.kind == "f"}
 
 
 def _check_finite(name: str, values: Array) -> None:
@@ -136,10 +136,6 @@ def _check_finite(name: str, values: Array) -> None:
 def _rows(values: Array) -> Array:
     """The values as rows of the last axis, since lengths differ from run to run."""
     return values.reshape(-1, values.shape[-1]) if values.ndim else values.reshape(1, 1)
-
-
-def _is_float(pairs: list[tuple[Array, Array]]) -> bool:
-    return pairs[0][0].dtype.kind == "f"
 
 
 def _measure(name: str, pairs: list[tuple[Array, Array]]) -> Metrics:

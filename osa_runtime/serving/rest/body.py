@@ -90,7 +90,9 @@ def write_response(request: InferenceRequest, response: InferenceResponse) -> tu
         else:
             entry["data"] = _json_data(array)
         outputs.append(entry)
-    return _join(_fields(response, outputs), chunks)
+    fields: dict[str, Any] = {"id": response.id} if response.id else {}
+    fields |= {"model_name": response.model, "model_version": response.version, "outputs": outputs}
+    return _join(fields, chunks)
 
 
 def write_error(refusal: Refusal) -> tuple[Headers, bytes]:
@@ -100,11 +102,6 @@ def write_error(refusal: Refusal) -> tuple[Headers, bytes]:
     if refusal.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     return headers, orjson.dumps({"error": str(refusal)})
-
-
-def _fields(response: InferenceResponse, outputs: list[dict[str, Any]]) -> dict[str, Any]:
-    fields: dict[str, Any] = {"model_name": response.model, "model_version": response.version, "outputs": outputs}
-    return {"id": response.id} | fields if response.id else fields
 
 
 def _join(fields: dict[str, Any], chunks: list[bytes]) -> tuple[Headers, bytes]:
