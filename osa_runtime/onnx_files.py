@@ -6,6 +6,7 @@ import contextlib
 import copy
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 
 import onnx
@@ -127,6 +128,13 @@ def renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
         for value in graph.output:
             value.name = names.get(value.name, value.name)
     return result
+
+
+def free_name(name: str, taken: set[str]) -> str:
+    """The name, with a number from 2 on behind it if it is taken; from now on it is."""
+    free = next(free for i in count(1) if (free := name if i == 1 else f"{name}_{i}") not in taken)
+    taken.add(free)
+    return free
 
 
 def makers(nodes: Sequence[onnx.NodeProto]) -> dict[str, int]:

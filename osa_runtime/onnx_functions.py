@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Iterable, Iterator
-from itertools import count
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
-from osa_runtime.onnx_files import bodies
+from osa_runtime.onnx_files import bodies, free_name
 
 ATTENTION_DOMAIN = "ai.osa"
 
@@ -79,16 +78,12 @@ class _Expansion:
 
         def renamed(name: str) -> str:
             if name and name not in names:
-                names[name] = _free(joined(path, name), self._values)
+                names[name] = free_name(joined(path, name), self._values)
             return names.get(name, name)
 
-        return [_renamed(node, renamed, lambda name: _free(joined(path, name), self._nodes)) for node in function.node]
-
-
-def _free(name: str, taken: set[str]) -> str:
-    one = next(one for i in count(1) if (one := name if i == 1 else f"{name}_{i}") not in taken)
-    taken.add(one)
-    return one
+        return [
+            _renamed(node, renamed, lambda name: free_name(joined(path, name), self._nodes)) for node in function.node
+        ]
 
 
 def _renamed(node: NodeProto, renamed: Callable[[str], str], node_name: Callable[[str], str]) -> NodeProto:

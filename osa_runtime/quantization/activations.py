@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import math
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from osa_runtime.artifact import Artifact, sha256
 from osa_runtime.errors import ExportError, InputError
 from osa_runtime.interface import TensorSpec
 from osa_runtime.manifest import CalibrationRecord
-from osa_runtime.onnx_files import bodies, reads
+from osa_runtime.onnx_files import bodies, free_name, reads
 from osa_runtime.quantization.weights import PRODUCTS
 from osa_runtime.runtime.input_checks import check_finite_inputs, check_inputs
 from osa_runtime.steps import quiet
@@ -189,9 +190,7 @@ def _name_new_nodes(model: onnx.ModelProto, known: set[str]) -> None:
     taken = {node.name for node in model.graph.node}
     for node in reversed(model.graph.node):
         if node.name not in known:
-            owner = _owner(node, readers)
-            node.name = next(name for name in _names(owner, node.op_type) if name not in taken)
-            taken.add(node.name)
+            node.name = free_name(f"{_owner(node, readers)}/{node.op_type}".lstrip("/"), taken)
         readers |= dict.fromkeys(reads(node), node)
 
 
@@ -201,15 +200,6 @@ def _owner(node: onnx.NodeProto, readers: Mapping[str, onnx.NodeProto]) -> str:
         reader = next((readers[name] for name in node.output if name in readers), node)
         return reader.name.rpartition("/")[0]
     return node.name.rpartition("/")[0]
-
-
-def _names(owner: str, operator: str) -> Iterator[str]:
-    base = f"{owner}/{operator}".lstrip("/")
-    yield base
-    number = 2
-    while True:
-        yield f"{base}_{number}"
-        number += 1
 
 
 Ranges = dict[str, list[float]]  # by activation: the least and the largest value, numbers of float32
@@ -223,7 +213,8 @@ def measure_ranges(model: onnx.ModelProto, names: Sequence[str], feeds: Sequence
         path, observed = Path(folder) / "model.onnx", Path(folder) / "observed.onnx"
         onnx.save(ready(model), path, save_as_external_data=True)
         calibrator = create_calibrator(path, list(PRODUCTS), str(observed), use_external_data_format=True)
-        calibrator.collect_data(_reader(feeds))
+        rest = map(dict, feeds)
+        calibrator.collect_data(SimpleNamespace(get_next=lambda: next(rest, None)))
         found = calibrator.compute_data()
     read = _activations(model, names)
     if unknown := [name for name in read if name not in found]:
@@ -270,17 +261,3 @@ def _is_range(pair: object) -> bool:
         return False
     exact = all(math.isfinite(value) and float(np.float32(value)) == value for value in pair)
     return exact and pair[0] <= pair[1]
-
-
-def _reader(feeds: Sequence[Mapping[str, Array]]) -> Any:
-    from onnxruntime.quantization import CalibrationDataReader
-
-    class Reader(CalibrationDataReader):  # type: ignore[misc]  # ONNX Runtime has no types
-        def __init__(self) -> None:
-            self._feeds = iter(feeds)
-
-        def get_next(self) -> dict[str, NDArray[Any]] | None:
-            found = next(self._feeds, None)
-            return None if found is None else dict(found)
-
-    return Reader()

@@ -100,9 +100,9 @@ class GrpcFront:
             raise body_too_large(self._limit)
         if name == "ModelInfer":
             return await self._service.infer(message, metadata)
-        if name not in self._service.unary:
+        if name not in self._service.controls:
             raise Unsupported(f"{name} is not part of this server.")
-        return await self._service.unary[name][1](message)
+        return await self._service.control(name, message)
 
     async def stream(self, messages: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
         metadata = dict(context.invocation_metadata())

@@ -20,6 +20,7 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
+from tritonclient.grpc import service_pb2 as pb
 
 from osa_runtime.errors import StorageError
 from osa_runtime.serving.engine.engine import Engine
@@ -120,8 +121,8 @@ class GrpcCalls(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no ty
             f"/{HEALTH}/Check": self._unary(CHECK, self._check),
             f"/{HEALTH}/Watch": self._streaming("Watch", self._watch),
         }
-        for name, (kind, call) in self._service.unary.items():
-            self._handlers[f"/{SERVICE}/{name}"] = self._unary(name, functools.partial(_control, kind, call))
+        for name in self._service.controls:
+            self._handlers[f"/{SERVICE}/{name}"] = self._unary(name, functools.partial(self._control, name))
         for service in REFLECTIONS:
             self._handlers[f"/{service}/ServerReflectionInfo"] = self._streaming("Reflection", self._reflect)
 
@@ -209,6 +210,9 @@ class GrpcCalls(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no ty
         refusal = self._service.refusal(error)
         retry = () if refusal.retry_after is None else (("retry-after", str(refusal.retry_after)),)
         await context.abort(grpc.StatusCode[refusal.code], str(refusal)[:LONGEST_ERROR], retry)
+
+    async def _control(self, name: str, content: bytes, _: Metadata) -> Any:
+        return await self._service.control(name, _read_control(getattr(pb, f"{name}Request"), content))
 
     def _infer_stream(self, contents: AsyncIterator[bytes], metadata: Metadata) -> AsyncGenerator[Any, None]:
         return self._service.stream(contents, functools.partial(self._service.stream_answer, metadata=metadata))
@@ -306,10 +310,6 @@ async def _within(seconds: float, action: Awaitable[Any], late: str, *until: asy
         return task.result()
     finally:
         task.cancel()
-
-
-async def _control(kind: Any, call: Callable[[Any], Awaitable[Any]], content: bytes, _: Metadata) -> Any:
-    return await call(_read_control(kind, content))
 
 
 def _read_control(kind: Any, content: bytes) -> Any:

@@ -14,8 +14,8 @@ def ref(name: str) -> dict[str, str]:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def _object(required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
-    return {"type": "object", "required": list(required), "properties": properties}
+def _object(optional: dict[str, Any] | None = None, **required: Any) -> dict[str, Any]:
+    return {"type": "object", "required": list(required), "properties": required | (optional or {})}
 
 
 def _list(items: Any) -> dict[str, Any]:
@@ -28,77 +28,48 @@ SHAPE = _list({"type": "integer", "minimum": 0})
 # null means left out: clients that write every field of their objects send it
 PARAMETERS = {"type": ["object", "null"], "additionalProperties": {"type": ["string", "number", "boolean"]}}
 DATA = {"type": "array", "description": "the values row by row, flat or nested"}
-DURATION = _object(("count", "ns"), count=COUNT, ns=COUNT)
+DURATION = _object(count=COUNT, ns=COUNT)
 PHASES = {"compute_input": DURATION, "compute_infer": DURATION, "compute_output": DURATION}
-TENSOR = _object(
-    ("name", "datatype", "shape"), name=TEXT, datatype=TEXT, shape=_list({"type": "integer", "minimum": -1})
+TENSOR = _object(name=TEXT, datatype=TEXT, shape=_list({"type": "integer", "minimum": -1}))
+VALUES = {"data": DATA, "parameters": PARAMETERS}
+MODEL_STATISTICS = _object(
+    {"last_inference": COUNT},
+    name=TEXT,
+    version=TEXT,
+    inference_count=COUNT,
+    execution_count=COUNT,
+    inference_stats=_object(PHASES, success=DURATION, fail=DURATION, queue=DURATION),
+    batch_stats=_list(_object(PHASES, batch_size=COUNT)),
 )
 
 SCHEMAS: dict[str, Any] = {
-    "Error": _object(("error",), error=TEXT),
+    "Error": _object(error=TEXT),
     "Object": {"type": "object"},
-    "ServerMetadata": _object(("name", "version", "extensions"), name=TEXT, version=TEXT, extensions=_list(TEXT)),
+    "ServerMetadata": _object(name=TEXT, version=TEXT, extensions=_list(TEXT)),
     "ModelMetadata": _object(
-        ("name", "versions", "platform", "inputs", "outputs"),
-        name=TEXT,
-        versions=_list(TEXT),
-        platform=TEXT,
-        inputs=_list(TENSOR),
-        outputs=_list(TENSOR),
+        name=TEXT, versions=_list(TEXT), platform=TEXT, inputs=_list(TENSOR), outputs=_list(TENSOR)
     ),
-    "InputTensor": _object(
-        ("name", "datatype", "shape"),
-        name=TEXT,
-        datatype={"enum": list(DTYPES)},
-        shape=SHAPE,
-        data=DATA,
-        parameters=PARAMETERS,
-    ),
+    "InputTensor": _object(VALUES, name=TEXT, datatype={"enum": list(DTYPES)}, shape=SHAPE),
     "InferenceRequest": _object(
-        ("inputs",),
-        id={"type": ["string", "null"], "maxLength": LONGEST_ID},
-        parameters=PARAMETERS,
+        {
+            "id": {"type": ["string", "null"], "maxLength": LONGEST_ID},
+            "parameters": PARAMETERS,
+            "outputs": _list(_object({"parameters": PARAMETERS}, name=TEXT)) | {"type": ["array", "null"]},
+        },
         inputs=_list(ref("InputTensor")),
-        outputs=_list(_object(("name",), name=TEXT, parameters=PARAMETERS)) | {"type": ["array", "null"]},
     ),
     "InferenceResponse": _object(
-        ("model_name", "model_version", "outputs"),
-        id=TEXT,
+        {"id": TEXT},
         model_name=TEXT,
         model_version=TEXT,
-        outputs=_list(
-            _object(
-                ("name", "datatype", "shape"),
-                name=TEXT,
-                datatype={"enum": [*DTYPES, BYTES]},
-                shape=SHAPE,
-                data=DATA,
-                parameters=PARAMETERS,
-            )
-        ),
+        outputs=_list(_object(VALUES, name=TEXT, datatype={"enum": [*DTYPES, BYTES]}, shape=SHAPE)),
     ),
-    "Statistics": _object(
-        ("model_stats",),
-        model_stats=_list(
-            _object(
-                ("name", "version", "inference_count", "execution_count", "inference_stats", "batch_stats"),
-                name=TEXT,
-                version=TEXT,
-                last_inference=COUNT,
-                inference_count=COUNT,
-                execution_count=COUNT,
-                inference_stats=_object(
-                    ("success", "fail", "queue"), success=DURATION, fail=DURATION, queue=DURATION, **PHASES
-                ),
-                batch_stats=_list(_object(("batch_size",), batch_size=COUNT, **PHASES)),
-            )
-        ),
-    ),
-    "IndexRequest": _object((), ready={"type": "boolean", "description": "only models that are ready"}),
-    "Index": _list(_object(("name", "version", "state"), name=TEXT, version=TEXT, state=TEXT, reason=TEXT)),
+    "Statistics": _object(model_stats=_list(MODEL_STATISTICS)),
+    "IndexRequest": _object({"ready": {"type": "boolean", "description": "only models that are ready"}}),
+    "Index": _list(_object({"reason": TEXT}, name=TEXT, version=TEXT, state=TEXT)),
     # Models come from the disk.
-    "LoadRequest": _object((), parameters={"type": ["object", "null"], "maxProperties": 0}),
-    "UnloadRequest": _object((), parameters=PARAMETERS),
+    "LoadRequest": _object({"parameters": {"type": ["object", "null"], "maxProperties": 0}}),
+    "UnloadRequest": _object({"parameters": PARAMETERS}),
 }
 
 INFERENCE_EXAMPLE = {

@@ -14,7 +14,6 @@ from msgspec import Raw
 
 from osa_runtime.serving.engine.limits import LARGE
 from osa_runtime.serving.engine.messages import Array, InferenceRequest, Parameter, RequestedOutput
-from osa_runtime.serving.protocol.json_tensors import read_json_tensor
 from osa_runtime.serving.protocol.requests import (
     MAX_TENSORS,
     CheckShapes,
@@ -30,6 +29,7 @@ from osa_runtime.serving.protocol.requests import (
 )
 from osa_runtime.serving.protocol.tensors import NUMPY_NAMES, read_binary_tensor
 from osa_runtime.serving.refusals import LONGEST_NAME, BadRequest, shown
+from osa_runtime.serving.rest.json_tensors import read_json_tensor
 from osa_runtime.serving.settings import Limits
 
 TARGET = re.compile(rb"/v2/models/([^/?#]{1,400})(?:/versions/([^/?#]{1,40}))?/infer")
