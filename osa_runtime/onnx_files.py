@@ -131,7 +131,7 @@ def renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
 
 
 def free_name(name: str, taken: set[str]) -> str:
-    """The name, with a number from 2 on behind it if it is taken; from now on it is."""
+    """The name, numbered from 2 on if it is taken; it is added to ``taken``."""
     free = next(free for i in count(1) if (free := name if i == 1 else f"{name}_{i}") not in taken)
     taken.add(free)
     return free

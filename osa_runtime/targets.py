@@ -20,7 +20,7 @@ class Target:
     """``options`` are those of ``export``. ``package`` writes ``file`` from the exported program, if it has one.
 
     ``lacks`` has the reason for each of functions, control_flow, float64, float16 and dynamic_axes that a model may not
-    have; ``advice`` is for whoever runs the model there.
+    have; ``advice`` is for users of the runtime.
     """
 
     name: str

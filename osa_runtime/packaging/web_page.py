@@ -217,7 +217,7 @@ def _middle(mass: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def runtime_files(wanted: Sequence[str], source: Path | None = None) -> dict[str, bytes]:
-    """The files called ``wanted`` from ``source``, or else from our own copy, which is fetched if there is none."""
+    """The files called ``wanted`` from ``source``, or else from our own copy, which is fetched if it is missing."""
     if source is None:
         source = data_folder() / PACKAGE
         if not all((source / name).is_file() for name in wanted):

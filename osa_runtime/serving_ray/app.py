@@ -37,7 +37,7 @@ class ReplicaEngine(Engine):
 
     lacks = frozenset({"statistics"})
 
-    async def load(self, name: str) -> None:  # noqa: ARG002 - whichever model it is
+    async def load(self, name: str) -> None:  # noqa: ARG002 - for any model
         raise Unsupported(
             "A load or unload would reach one replica of this Ray Serve application; deploy the application again "
             "instead."

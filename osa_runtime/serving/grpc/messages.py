@@ -42,7 +42,7 @@ from osa_runtime.serving.protocol.tensors import (
 from osa_runtime.serving.refusals import LONGEST_NAME, BadRequest, TooLarge
 
 TYPED = 8 << 20  # bytes of values that are not raw; as objects they take up to 8 times as much
-# How packed messages begin. No message of the protocol begins so: as tags these bytes are not fields of it.
+# The first bytes of packed messages. No message of the protocol starts with them: they are not tags of its fields.
 ENCODINGS = {b"\x1f\x8b": "gzip"} | dict.fromkeys((b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda"), "deflate")
 VARINT, FIXED64, WITH_LENGTH, FIXED32 = 0, 1, 2, 5  # wire types
 REQUEST, CONTENTS = pb.ModelInferRequest.DESCRIPTOR, pb.InferTensorContents.DESCRIPTOR

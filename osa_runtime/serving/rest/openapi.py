@@ -125,7 +125,7 @@ class Call(NamedTuple):
 def _of_model(path: str) -> list[Call]:
     return [
         Call("metadata", "GET", path, "Inputs, outputs and versions", "ModelMetadata", errors=(404,)),
-        Call("model_ready", "GET", path + "/ready", "Whether the model takes requests", errors=(404,)),
+        Call("model_ready", "GET", path + "/ready", "Readiness of the model", errors=(404,)),
         Call("config", "GET", path + "/config", "Triton's configuration of the model", "Object", errors=(404,)),
         Call("statistics", "GET", path + "/stats", "Statistics of the model", "Statistics", errors=(404,)),
         # this handler is never reached; it makes other methods a 405
@@ -135,9 +135,9 @@ def _of_model(path: str) -> list[Call]:
 
 LOAD, UNLOAD = "/v2/repository/models/{name}/load", "/v2/repository/models/{name}/unload"
 CALLS = [
-    Call("server", "GET", "/v2", "What this server is", "ServerMetadata"),
-    Call("live", "GET", "/v2/health/live", "Whether the server runs"),
-    Call("ready", "GET", "/v2/health/ready", "Whether it takes requests", errors=(503,)),
+    Call("server", "GET", "/v2", "Name, version and extensions of the server", "ServerMetadata"),
+    Call("live", "GET", "/v2/health/live", "Liveness of the server"),
+    Call("ready", "GET", "/v2/health/ready", "Readiness of the server", errors=(503,)),
     Call("statistics", "GET", "/v2/models/stats", "Statistics of all models", "Statistics"),
     Call("index", "POST", "/v2/repository/index", "All models and their states", "Index", "IndexRequest"),
     Call("load", "POST", LOAD, "Load a model", "Object", "LoadRequest", (404, 500)),
@@ -145,7 +145,7 @@ CALLS = [
     Call("metrics", "GET", "/metrics", "Metrics for Prometheus", kind="text/plain"),
     Call("description", "GET", "/openapi.json", "This description", "Object"),
     Call("page", "GET", "/", "The page for people", kind="text/html"),
-    Call("details", "GET", "/details", "What the page shows", "Object"),
+    Call("details", "GET", "/details", "The data that the page shows", "Object"),
     *_of_model("/v2/models/{name}"),
     *_of_model("/v2/models/{name}/versions/{version}"),
 ]
