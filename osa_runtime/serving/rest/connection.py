@@ -1,6 +1,7 @@
 """One HTTP connection, with the limits of time and size that uvicorn does not have.
 
-It is between the transport and uvicorn's protocol, of which it uses nothing but the methods of ``asyncio.Protocol``. The application finds it in the state of its scope, and reports the progress of each request to it.
+It is between the transport and uvicorn's protocol, of which it uses nothing but the methods of ``asyncio.Protocol``.
+The application finds it in the state of its scope, and reports the progress of each request to it.
 """
 
 from __future__ import annotations
