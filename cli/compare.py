@@ -7,23 +7,9 @@ from typing import Annotated
 
 import typer
 
-from osa_runtime.cli.options import (
-    FILES,
-    INPUTS,
-    JUDGEMENT,
-    AllowFallback,
-    Atol,
-    Device,
-    Html,
-    Quick,
-    Runtime,
-    SaveInputs,
-    Seed,
-    ThreadsBySize,
-    panel,
-)
+from osa_runtime.cli import options
 
-_inputs, _judgement, _files = map(panel, (INPUTS, JUDGEMENT, FILES))
+_inputs, _judgement, _files = map(options.panel, (options.INPUTS, options.JUDGEMENT, options.FILES))
 
 
 def compare(
@@ -35,8 +21,8 @@ def compare(
     lengths: Annotated[
         str | None, _inputs("--tokens", help="Sequence lengths, for sequence models.", show_default="some")
     ] = None,
-    seed: Seed = 0,
-    quick: Quick = False,
+    seed: options.Seed = 0,
+    quick: options.Quick = False,
     rtol: Annotated[
         float | None,
         _judgement(
@@ -45,18 +31,18 @@ def compare(
             show_default="the wider of the two artifacts'",
         ),
     ] = None,
-    atol: Atol = None,
+    atol: options.Atol = None,
     bisect: Annotated[bool, _judgement("--bisect", help="When they differ: find the first part that differs.")] = False,
     report: Annotated[Path | None, _files(help="Write the results to this .json.")] = None,
-    html: Html = None,
-    save_inputs: SaveInputs = None,
+    html: options.Html = None,
+    save_inputs: options.SaveInputs = None,
     load_inputs: Annotated[Path | None, _files(help="Use the inputs in this .npz.")] = None,
     save_outputs: Annotated[Path | None, _files(help="Write the first artifact's outputs to this .npz.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results instead of tables.")] = False,
-    device: Device = "cpu",
-    allow_fallback: AllowFallback = False,
-    threads: ThreadsBySize = None,
-    runtime: Runtime = None,
+    device: options.Device = "cpu",
+    allow_fallback: options.AllowFallback = False,
+    threads: options.ThreadsBySize = None,
+    runtime: options.Runtime = None,
 ) -> None:
     """Compare two exported models on the same inputs: fp16 with fp32, inlined with functions, TorchScript with ONNX.
 

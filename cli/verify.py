@@ -7,23 +7,9 @@ from typing import Annotated
 
 import typer
 
-from osa_runtime.cli.options import (
-    FILES,
-    INPUTS,
-    JUDGEMENT,
-    AllowFallback,
-    Atol,
-    Device,
-    Html,
-    Quick,
-    Runtime,
-    SaveInputs,
-    Seed,
-    ThreadsBySize,
-    panel,
-)
+from osa_runtime.cli import options
 
-_inputs, _judgement, _files = map(panel, (INPUTS, JUDGEMENT, FILES))
+_inputs, _judgement, _files = map(options.panel, (options.INPUTS, options.JUDGEMENT, options.FILES))
 
 
 def verify(
@@ -61,8 +47,8 @@ def verify(
             dir_okay=False,
         ),
     ] = None,
-    quick: Quick = False,
-    seed: Seed = 0,
+    quick: options.Quick = False,
+    seed: options.Seed = 0,
     rtol: Annotated[
         float | None,
         _judgement(
@@ -71,7 +57,7 @@ def verify(
             show_default="by format, type, depth and ‖S‖",
         ),
     ] = None,
-    atol: Atol = None,
+    atol: options.Atol = None,
     bisect: Annotated[
         Path | None,
         _judgement(
@@ -84,18 +70,18 @@ def verify(
     sign: Annotated[
         Path | None, _files(help="With --certify: sign a PASS with this private Ed25519 key (PEM).")
     ] = None,
-    html: Html = None,
-    save_inputs: SaveInputs = None,
+    html: options.Html = None,
+    save_inputs: options.SaveInputs = None,
     load_inputs: Annotated[
         Path | None, _files(help="Use the inputs in this .npz: saved ones, or one array per input of the model.")
     ] = None,
     save_outputs: Annotated[Path | None, _files(help="Write the artifact's outputs to this .npz.")] = None,
     load_outputs: Annotated[Path | None, _files(help="Compare with the outputs in this .npz, saved elsewhere.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the certificate instead of tables.")] = False,
-    device: Device = "cpu",
-    allow_fallback: AllowFallback = False,
-    threads: ThreadsBySize = None,
-    runtime: Runtime = None,
+    device: options.Device = "cpu",
+    allow_fallback: options.AllowFallback = False,
+    threads: options.ThreadsBySize = None,
+    runtime: options.Runtime = None,
 ) -> None:
     """Check that an exported model returns what the trained one returns, and that its attention is orthogonal.
 

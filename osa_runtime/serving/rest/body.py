@@ -31,13 +31,10 @@ class Body:
         self.announced = announced
         self.unread = announced != 0
 
-    def check(self, limit: int) -> None:
-        if self.announced is not None and self.announced > limit:
-            raise body_too_large(limit)
-
     async def read(self, limit: int, enough: float = math.inf) -> bytes | bytearray:
         """The whole body, or the first bytes of it once ``enough`` have arrived. The next call continues from there."""
-        self.check(limit)
+        if self.announced is not None and self.announced > limit:
+            raise body_too_large(limit)
         while self.unread and self.received < enough:
             message = await self._receive()
             if message["type"] == "http.disconnect":
