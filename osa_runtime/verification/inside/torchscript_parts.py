@@ -96,7 +96,7 @@ class TorchScriptParts(ModelParts):
     def write_unit(self, unit: str, inputs: Sequence[Array], folder: Path, _: Mapping[str, Array]) -> Written:
         check_known([unit], self.units, self._path)
         # Read again: the loaded code has been changed to record values.
-        fresh, _ = read_torchscript(torch, self._path, "cpu")
+        fresh = read_torchscript(torch, self._path, "cpu")[0]
         with running(self._path, unit), quiet():
             dict(fresh.named_modules())[unit].save(str(folder / "unit.pt"))
         return Written("unit.pt", dict(zip(("x", "mask"), inputs, strict=False)))
