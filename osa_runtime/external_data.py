@@ -31,7 +31,7 @@ FIELDS: dict[str, dict[int, str]] = {
     "SparseTensorProto": {1: "TensorProto", 2: "TensorProto"},
     "TensorProto": {13: "StringStringEntryProto"},
 }
-KEY, VALUE = 1, 2  # of a StringStringEntryProto
+ENTRY, KEY, VALUE = "StringStringEntryProto", 1, 2
 EXTERNAL, DATA = 13, {4, 5, 6, 7, 9, 10, 11}  # fields of a tensor: where it is kept, and its values themselves
 WHOLE = re.compile("0|[1-9][0-9]*")  # readers differ in what else they accept as a number
 VARINT, FIXED64, MESSAGE, FIXED32 = 0, 1, 2, 5
