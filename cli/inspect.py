@@ -122,9 +122,9 @@ def _manifest_rows(manifest: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append((f"pixels of {name}", str(Standardisation.from_dict(fields))))
     for name in ("osa", "quantization", "source", "versions"):
         known = (manifest.get(name) or {}).items()
-        facts = {key: value for key, value in known if value is not None and not isinstance(value, dict)}
-        if facts:
-            rows.append((name, ", ".join(f"{key} {_plain(value)}" for key, value in facts.items())))
+        shown = {key: value for key, value in known if value is not None and not isinstance(value, dict)}
+        if shown:
+            rows.append((name, ", ".join(f"{key} {_plain(value)}" for key, value in shown.items())))
     return rows
 
 

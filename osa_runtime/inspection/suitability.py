@@ -27,13 +27,13 @@ class Suitability:
     objections: tuple[str, ...]
 
 
-def judge_target(name: str, facts: GraphNeeds) -> Suitability:
+def judge_target(name: str, needs: GraphNeeds) -> Suitability:
     target = target_named(name)
-    return Suitability(target.name, target.runtime, target.tried, target.advice, tuple(target.objections(facts)))
+    return Suitability(target.name, target.runtime, target.tried, target.advice, tuple(target.objections(needs)))
 
 
 def graph_of(model: onnx.ModelProto, expanded: onnx.ModelProto) -> GraphNeeds:
-    """The facts about an ONNX model; ``expanded`` has its functions inlined and its types inferred."""
+    """The needs of an ONNX model; ``expanded`` has its functions inlined and its types inferred."""
     nodes = list(with_inner(expanded.graph.node))
     control = sorted({node.op_type for node in nodes} & {"If", "Loop", "Scan"})
     guarded = {node.input[0] for node in nodes if node.op_type == "IsNaN"}
@@ -54,7 +54,7 @@ def graph_of(model: onnx.ModelProto, expanded: onnx.ModelProto) -> GraphNeeds:
 
 
 def graph_of_manifest(manifest: Manifest) -> GraphNeeds:
-    """The facts about a program of torch, as far as its manifest has them."""
+    """The needs of a program of torch, as far as its manifest has them."""
     loops = manifest.osa is not None and not manifest.osa.evaluation.is_fixed
     return GraphNeeds(
         manifest.format,
