@@ -44,7 +44,7 @@ SOURCE = "arXiv 2602.05996"
 class ClassificationDesign:
     """Sizes of the experiment: 28×28 pixels in patches of 7 are 16 tokens."""
 
-    images: int = 20_000
+    images: int = 40_000
     validation: int = 5_000
     depth: int = 8
     dim: int = 48
@@ -63,7 +63,7 @@ class ClassificationDesign:
 
 
 WHOLE = ClassificationDesign()
-SMALLER = replace(WHOLE, images=10_000)  # for a second data set, with the first contenders
+SMALLER = replace(WHOLE, images=20_000)  # for a second data set, with the first contenders
 QUICK = ClassificationDesign(150, 50, 1, 8, 2, 14, 50, 1, (1e-3, 3e-3), (0,), tested=100)
 
 
