@@ -26,7 +26,7 @@ def analyze(
     """Look inside a model: what each layer and head does to its tokens.
 
     Norms of the exponents, α, orthogonality, rank and cosine of the tokens through depth, extreme singular values of
-    each layer's Jacobian (of a checkpoint), and attention matrices over the pictures they belong to.
+    each layer's Jacobian, and attention matrices over the pictures they belong to.
 
     [bold]Examples[/bold]
 
@@ -50,4 +50,6 @@ def analyze(
         typer.echo(
             f"layer {index}{norms}  ‖AᵀA − I‖ {max(layer.defects):.2g}  rank {layer.effective_rank:.3g}{condition}"
         )
+    for reason, layers in found.without_jacobian().items():
+        typer.echo(f"No Jacobian of {', '.join(layers)}: {reason}.")
     typer.echo(f"Wrote {', '.join(str(path) for path in write_analysis(found, out))}")

@@ -98,15 +98,14 @@ def run(bench: Bench) -> Findings:
             bench, contender.name, validation, fields, design.rates
         )
     runs: dict[str, list[dict[str, Any]]] = {contender.name: [] for contender in contenders}
-    exports: list[dict[str, Any]] = []
+    trained: dict[str, float] = {}
     for seed in design.seeds:
         for contender in contenders:
             name = f"{contender.name}-seed-{seed}"
             fields = design.fields(contender, seed) | {"lr": rates[contender.name]}
             runs[contender.name].append(train_once(bench, name, data, fields))
-            verified = seed == design.seeds[0] and (contender is OSA or not bench.quick)
-            trained = accuracy(runs[contender.name][-1])
-            exports += deployment.deploy_once(bench, name, trained, limit=design.tested, verified=verified)
+            trained[name] = accuracy(runs[contender.name][-1])
+    exports = deployment.deploy_all(bench, trained, limit=design.tested)
     parts: list[str | Picture] = [
         "## Accuracy\n",
         _table(runs, rates, searched),
