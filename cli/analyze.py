@@ -13,7 +13,10 @@ def analyze(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for analysis.html, analysis.json and the figures.")],
     data: Annotated[
         str | None,
-        typer.Option(help="Samples: digits, mnist, fashion-mnist or an .npz file.", show_default="random inputs"),
+        typer.Option(
+            help="Samples: digits, mnist, fashion-mnist or an .npz file, as in `osa evaluate`.",
+            show_default="random inputs",
+        ),
     ] = None,
     rows: Annotated[int, typer.Option("--samples", help="Number of samples.")] = 8,
     data_folder: Annotated[

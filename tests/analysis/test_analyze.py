@@ -124,7 +124,10 @@ def test_padding_is_not_looked_at(tmp_path: Path) -> None:
     tokens = np.random.RandomState(0).randn(1, 9, 3).astype(np.float32)
     np.savez(tmp_path / "padded.npz", tokens=tokens, mask=np.arange(9)[None] < 5, y=np.zeros(1, np.int64))
     np.savez(tmp_path / "short.npz", tokens=tokens[:, :5], y=np.zeros(1, np.int64))
-    padded, short = (analyze(tmp_path / "m", tmp_path / name) for name in ("padded.npz", "short.npz"))
+    np.savez(tmp_path / "trained-on.npz", x=tokens, lengths=np.array([5]), y=np.zeros(1, np.int64))
+    names = ("padded.npz", "trained-on.npz", "short.npz")
+    padded, trained_on, short = (analyze(tmp_path / "m", tmp_path / name) for name in names)
+    assert trained_on.layers == padded.layers
     for mine, theirs in zip(padded.layers, short.layers, strict=True):
         assert mine.norms == pytest.approx(theirs.norms, rel=1e-5)
         assert mine.condition == pytest.approx(theirs.condition, rel=1e-4)
