@@ -101,10 +101,10 @@ def report(deployed: Sequence[Mapping[str, Any]]) -> str:
     faults = [f"- {e['run']}: {text}" for e in deployed for text in e.get("failures", [e.get("refused")])]
     text = (
         "## Exported\n\n"
-        f"Models that were trained to their end, those of a search for rates aside: {len(deployed)}. Exported to ONNX: "
-        f"{len(compared)}. Classes that ONNX Runtime and eager assign to the test samples: "
-        f"{sum(e['differ'] for e in compared)} of {sum(e['samples'] for e in compared)} differ. Models that pass "
-        f"`osa verify --quick`: {sum(e['verdict'] == 'pass' for e in compared)}."
+        f"Trained models to be exported, which those of a search for rates are not: {len(deployed)}. Exported to ONNX: "
+        f"{len(compared)}. Their classes of the test samples in ONNX Runtime differ from eager's for "
+        f"{sum(e['differ'] for e in compared)} of {sum(e['samples'] for e in compared)}. "
+        f"`osa verify --quick` passes {sum(e['verdict'] == 'pass' for e in compared)} models."
     )
     return "\n".join([text, *(["\nWhat was refused or failed:\n", *faults] if faults else [])])
 
