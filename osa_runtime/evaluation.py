@@ -125,10 +125,10 @@ class Samples:
 
     def sha256(self) -> str:
         digest = hashlib.sha256()
-        found = (self.arrays or {}).values()
-        if self.sequences is not None:
-            found = (self.sequences.x, self.sequences.mask)
-        for array in (self.labels, *([self.images] if self.images is not None else found)):
+        arrays = [array for array in (self.images, *(self.arrays or {}).values()) if array is not None]
+        if self.sequences is not None and self.images is None:
+            arrays += [self.sequences.x, self.sequences.mask]
+        for array in (self.labels, *arrays):
             digest.update(f"{array.shape}{array.dtype.str}".encode())
             digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
