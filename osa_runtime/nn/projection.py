@@ -42,16 +42,12 @@ class PackedProjection(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         packed = nn.functional.linear(x, self.effective_weight())
-        per_head = packed.reshape(x.size(0), x.size(1), self.heads, 3 * self.width).transpose(1, 2)
         if not torch.jit.is_scripting():  # noqa: SIM102  # TorchScript skips the body only when this stands alone
             if is_plain_eager(x):
+                per_head = _per_head(packed, self.heads)
                 q, k, v = (per_head.contiguous() if self.apart else per_head).split(self.width, -1)  # one gradient
                 return q, k, v
-        return (
-            per_head[..., : self.width],
-            per_head[..., self.width : 2 * self.width],
-            per_head[..., 2 * self.width :],
-        )
+        return split_heads(packed, self.heads)
 
 
 class ProjectedAttention(nn.Module):
@@ -68,6 +64,17 @@ class ProjectedAttention(nn.Module):
     def of(cls, config: Any) -> Self:
         """The layer that a configuration describes: each argument is the configuration's field of that name."""
         return cls(**{name: getattr(config, name) for name in inspect.signature(cls).parameters})
+
+
+def split_heads(packed: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """(batch, N, 3·dim) → q, k, v."""
+    per_head = _per_head(packed, heads)
+    width = per_head.size(-1) // 3
+    return per_head[..., :width], per_head[..., width : 2 * width], per_head[..., 2 * width :]
+
+
+def _per_head(packed: Tensor, heads: int) -> Tensor:
+    return packed.reshape(packed.size(0), packed.size(1), heads, packed.size(2) // heads).transpose(1, 2)
 
 
 def merge_heads(x: Tensor) -> Tensor:

@@ -64,50 +64,75 @@ def folded_attention(
     """
     packed = packed_by_head(weight, scale.size(0))
     x0, mean, rest, count = centred(x, mask)
-    found = recomputed(_map_of_gram, gram_of(x0), mean, rest, count, packed, scale, out_weight)
+    if torch.jit.is_scripting():
+        found = _map_of_gram(x0.mT @ x0, mean, rest, count, packed, scale, out_weight)
+    else:
+        found = recomputed(_map_of_gram, gram_of(x0), mean, rest, count, packed, scale, out_weight)
     if found is None:
         return None
-    folded, row = found
-    out = torch.baddbmm(row, x0, folded)
-    if mask is None:
-        return out
-    # exp(S) is the identity on a padded token: its value goes through W_O as it is.
-    values = _merged(packed[None, ..., 2 * _width(packed) :]) @ out_weight.mT
-    return torch.where(mask[..., None], out, x @ values)
+    return mapped(x, x0, found[0], found[1], weight, out_weight, scale.size(0), mask)
 
 
 def _map_of_gram(
     gram: Tensor, mean: Tensor, rest: Tensor, count: Tensor, packed: Tensor, scale: Tensor, out_weight: Tensor
 ) -> Optional[tuple[Tensor, Tensor]]:
     """T and the mean's row, from all that is small; None where the digits would be lost."""
-    m, w, f, from_mean, beta = folded_core(gram, mean, rest, count, packed, scale)
-    m2 = m @ m
-    norm = core_norm(m2)
-    level = trip_count(precision_level(norm, is_in_folded_doubt(m, w, norm, beta)))
-    if level > 1:
+    level, (m, m2, norm, w), f, from_mean = judged_folded_core(gram, mean, rest, count, packed, scale)
+    chosen = trip_count(level)
+    if chosen > 1:
         return None
-    one, c = torch.ones_like(norm)[:, None, None], scale.expand(gram.size(0), -1).reshape(-1, 1, 1)
-    if level == 1:
+    one, c = torch.ones_like(w[:, :1, :1]), of_each_head(scale, gram)
+    if chosen == 1:
         for_q, for_k = stepped_solution(m, m2, norm, w, one, c)
     else:
         for_q, for_k = near_solution(m, m2, w, one, c)
     return folded_map(torch.cat([for_q, for_k], -2), f, from_mean, mean, packed, out_weight)
 
 
-def centred(x: Tensor, mask: Optional[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def mapped(
+    x: Tensor,
+    x0: Tensor,
+    folded: Tensor,
+    row: Tensor,
+    weight: Tensor,
+    out_weight: Tensor,
+    heads: int,
+    mask: Optional[Tensor] = None,
+) -> Tensor:
+    """X₀·T and the mean's row. exp(S) is the identity on a padded token: its value goes through W_O as it is."""
+    out = torch.baddbmm(row, x0, folded)
+    if mask is None:
+        return out
+    values = weight.unflatten(0, (heads, 3, -1))[:, 2].flatten(0, 1)
+    return torch.where(mask[..., None], out, x @ (out_weight @ values).mT)
+
+
+def judged_folded_core(
+    gram: Tensor, mean: Tensor, rest: Tensor, count: Tensor, packed: Tensor, scale: Tensor
+) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor, Tensor], Tensor, tuple[Tensor, Tensor]]:
+    """The level of ``precision_level``; M, M², the norm and W; f; and what leads back from F̃ to F."""
+    m, w, f, from_mean, beta = folded_core(gram, mean, rest, count, packed, scale)
+    m2 = m @ m
+    norm = core_norm(m2)
+    return precision_level(norm, is_in_folded_doubt(m, w, norm, beta)), (m, m2, norm, w), f, from_mean
+
+
+def centred(x: Tensor, mask: Optional[Tensor] = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """X₀ = X − 1·μᵀ with padded rows at zero, μ (b, 1, D), the sum of X₀'s rows (b, 1, D), and their number (b, 1, 1).
 
     Nothing depends on μ in exact arithmetic, so it may be rough, and constant for the gradient.
     """
     real = torch.ones_like(x[..., :1], dtype=torch.bool) if mask is None else mask[..., None]
     count = real.sum(1, True).to(x.dtype)
-    if mask is not None:
-        x = x.masked_fill(~real, 0.0)
-    mean = rough_mean(x.detach(), real, count)
-    x0 = x - mean
-    if mask is not None:
-        x0 = x0.masked_fill(~real, 0.0)
+    known = x.detach() if mask is None else x.detach().masked_fill(~real, 0.0)
+    mean = rough_mean(known, real, count)
+    x0 = without_mean(x, mean, mask)
     return x0, mean, x0.sum(1, True), count
+
+
+def without_mean(x: Tensor, mean: Tensor, mask: Optional[Tensor] = None) -> Tensor:
+    x0 = x - mean
+    return x0 if mask is None else x0.masked_fill(~mask[..., None], 0.0)
 
 
 def rough_mean(x: Tensor, real: Tensor, count: Tensor, sample: int = MEAN_SAMPLE) -> Tensor:
@@ -118,8 +143,9 @@ def rough_mean(x: Tensor, real: Tensor, count: Tensor, sample: int = MEAN_SAMPLE
     """
     mean = x.sum(1, True) / count.clamp(min=1.0)
     places = torch.arange(sample, device=x.device) * x.size(1) // sample
-    apart = (x[:, places] - mean).square().mean(-1, True) * real[:, places]
-    deviation = (apart.sum(1, True) / real[:, places].sum(1, True).clamp(min=1)).sqrt()
+    sampled = real[:, places]
+    apart = (x[:, places] - mean).square().mean(-1, True) * sampled
+    deviation = (apart.sum(1, True) / sampled.sum(1, True).clamp(min=1)).sqrt()
     grid = torch.exp2(torch.floor(torch.log2(deviation)) - 1.0)
     return torch.where(deviation > 0, torch.round(mean / grid) * grid, mean)
 
@@ -131,7 +157,7 @@ def packed_by_head(weight: Tensor, heads: int, four_ln2: float = FOUR_LN2) -> Te
     """
     packed = weight.reshape(heads, -1, weight.size(-1)).mT
     queries, keys, values = packed.chunk(3, -1)
-    q_size, k_size = (part.detach().square().sum((-2, -1), True) for part in (queries, keys))
+    q_size, k_size = queries.detach().square().sum((-2, -1), True), keys.detach().square().sum((-2, -1), True)
     usable = (q_size > 0) & (k_size > 0)
     ratio = torch.where(usable, torch.log(k_size) - torch.log(q_size), torch.zeros_like(q_size))
     t = torch.exp2(torch.round(ratio / four_ln2))
@@ -153,37 +179,56 @@ def folded_core(
     R = I + Z·Λ·Zᵀ shrinks the direction f̂ of the mean by 1/τ and stretches its conjugate Jf̂ by τ; R·J·R = J, so that S
     is the same. τ makes both of one size. With J and c in the second factor W_F·J, G itself is never formed.
     """
-    d, count = _width(packed), count[:, None]
-    m, w, f, s = _products_of_heads(gram, mean, rest, packed, scale)
-    f_values, s_values = f[..., 2 * d :], s[..., 2 * d :]
-    f, s = f[..., : 2 * d], s[..., : 2 * d]
-    c = scale[:, None, None]
-    z, stretch, tau = _mean_scaling(m.detach(), f.detach(), count, c.detach(), tiny)
-    # f lies along f̂, and Z·Λ·Zᵀ·f is known without rounding; the second term has the value 0 and the gradient.
+    entries, m = gram.size(0), 2 * _width(packed)
+    c = of_each_head(scale, gram)
+    n = _for_each_head(count, packed)
+    products = _products_of_heads(gram, mean, rest, packed)
+    core, w = c * products[:, :m, :m], products[:, :m, m:]
+    f, f_values = -_turned(products[:, m : m + 1, :m]), products[:, m : m + 1, m:]
+    s, s_values = -_turned(products[:, m + 1 :, :m]), products[:, m + 1 :, m:]
+    z, stretch, tau = _mean_scaling(core.detach(), f.detach(), n, c.detach(), tiny)
+    z_rows, z_stretched = z.mT, z * stretch
+    # f lies along f̂, and Z·Λ·Zᵀ·f is known without rounding; the first row has the value 0 and the gradient.
     fixed = f.detach()
-    f = fixed / tau + _scaled(f - fixed, z, stretch)
-    s = _scaled(s, z, stretch)
-    gz = m @ _turned(z.mT).mT  # times c
-    low = gz * stretch + 0.5 * (z * stretch) @ ((z.mT @ gz) * stretch)
-    left, right = torch.cat([z.mT, f], -2), torch.cat([low.mT, c * (s + 0.5 * count * f)], -2)
-    m = m + torch.cat([left, right], -2).mT @ _turned(torch.cat([right, left], -2))
-    sums = torch.cat([z.mT @ w, s_values + count * f_values, f_values], -2)
-    w = w + torch.cat([z * stretch, f.mT, s.mT], -1) @ sums
-    length = torch.maximum(*(spectral_estimate(part) for part in packed[..., : 2 * d].chunk(2, -1)))
+    rows = torch.cat([f - fixed, s], -2)
+    rows = torch.baddbmm(rows, rows @ z, z_stretched.mT)
+    f, s = fixed / tau + rows[:, :1], rows[:, 1:]
+    gz = core @ _turned(z_rows).mT  # times c
+    low = gz * stretch + 0.5 * z_stretched @ ((z_rows @ gz) * stretch)
+    left, right = torch.cat([z_rows, f], -2), torch.cat([low.mT, c * (s + 0.5 * n * f)], -2)
+    core = torch.baddbmm(core, torch.cat([left, right], -2).mT, _turned(torch.cat([right, left], -2)))
+    sums = torch.cat([z_rows @ w, s_values + n * f_values, f_values], -2)
+    w = torch.baddbmm(w, torch.cat([z_stretched, f.mT, s.mT], -1), sums)
     size = spectral_estimate(gram)[:, None].clamp(min=least)
-    offset = torch.linalg.vector_norm(mean.detach(), dim=-1) * (count[..., 0, 0] * size).sqrt()
-    beta = length.square() * scale.detach().abs() * (size * tau.square()[..., 0, 0] + offset)
-    return m.flatten(0, 1), w.flatten(0, 1), f.flatten(0, 1), (z, stretch), beta.flatten()
+    offset = torch.linalg.vector_norm(mean.detach(), dim=-1) * (count[:, 0] * size).sqrt()
+    reach = size * tau.reshape(entries, -1).square() + offset
+    return core, w, f, (z, stretch), (_lengths(packed).square() * scale.detach().abs() * reach).flatten()
 
 
-def _products_of_heads(
-    gram: Tensor, mean: Tensor, rest: Tensor, packed: Tensor, scale: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """W_F·C·W_Fᵀ·J, W_F·C·W_Vᵀ, and the rows of [Q K V] that belong to the mean and to the sum, for each head."""
+def _products_of_heads(gram: Tensor, mean: Tensor, rest: Tensor, packed: Tensor) -> Tensor:
+    """[W_F·C; μ; sum of rows]·[W_Fᵀ·J/c, W_Vᵀ] for each head."""
     m = 2 * _width(packed)
-    second = torch.cat([scale[:, None, None] * _turned(packed[..., :m]), packed[..., m:]], -1)
-    both = (gram[:, None] @ packed[..., :m]).mT @ second
-    return both[..., :m], both[..., m:], mean[:, None] @ packed, rest[:, None] @ packed
+    first = packed[..., :m].mT.flatten(0, 1).expand(gram.size(0), -1, -1) @ gram
+    rows = _for_each_head(torch.cat([mean, rest], -2), packed)
+    second = torch.cat([_turned(packed[..., :m]), packed[..., m:]], -1)
+    return torch.cat([first.reshape(-1, m, first.size(-1)), rows], -2) @ _for_each_entry(second, gram)
+
+
+def _lengths(packed: Tensor) -> Tensor:
+    """The larger of ‖W_Q‖ and ‖W_K‖ of each head."""
+    d = _width(packed)
+    both = torch.stack([packed[..., :d], packed[..., d : 2 * d]])
+    return spectral_estimate(both).amax(0)
+
+
+def _for_each_head(x: Tensor, packed: Tensor) -> Tensor:
+    """(b, …) → (b·h, …)."""
+    return x.repeat_interleave(packed.size(0), 0)
+
+
+def _for_each_entry(x: Tensor, gram: Tensor) -> Tensor:
+    """(h, …) → (b·h, …)."""
+    return x.expand(gram.size(0), -1, -1, -1).flatten(0, 1)
 
 
 def _turned(rows: Tensor) -> Tensor:
@@ -195,7 +240,7 @@ def _turned(rows: Tensor) -> Tensor:
 def _mean_scaling(
     m: Tensor, f: Tensor, count: Tensor, c: Tensor, tiny: float, most: float = LARGEST_MEAN_SCALING
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Z = [f̂, Jf̂] (b, h, m, 2), Λ = [1/τ − 1, τ − 1] (b, h, 1, 2) and τ (b, h, 1, 1).
+    """Z = [f̂, Jf̂] (b·h, m, 2), Λ = [1/τ − 1, τ − 1] (b·h, 1, 2) and τ (b·h, 1, 1).
 
     τ⁴ = N·|f|²/⟨Jf̂, G·Jf̂⟩, the ratio of the two lengths squared; both are taken times c, as M has it.
     """
@@ -206,11 +251,6 @@ def _mean_scaling(
     ratio = torch.log2((count * square * c.abs()).clamp(min=tiny)) - torch.log2(spread.clamp(min=tiny))
     tau = torch.exp2((ratio / 4).clamp(min=0.0, max=most))
     return torch.cat([along, across], -2).mT, torch.cat([1 / tau - 1, tau - 1], -1), tau
-
-
-def _scaled(rows: Tensor, z: Tensor, stretch: Tensor) -> Tensor:
-    """Rows times R."""
-    return rows + ((rows @ z) * stretch) @ z.mT
 
 
 def is_in_folded_doubt(
@@ -238,16 +278,21 @@ def folded_map(
     """T (b, D, D), and the row (b, 1, D) that the mean token becomes, from Y = J·φ₁(M)·W of each head."""
     d = _width(packed)
     z, stretch = from_mean
-    y, f = y.reshape(-1, packed.size(0), 2 * d, d), f.reshape(-1, packed.size(0), 1, 2 * d)
-    row = mean[:, None] @ packed[..., 2 * d :] + f @ y
-    y = y + (z * stretch) @ (z.mT @ y)
-    folded = packed[..., 2 * d :] + packed[..., : 2 * d] @ y
-    return _merged(folded) @ out_weight.mT, _merged(row) @ out_weight.mT
+    row = f @ y
+    y = torch.baddbmm(y, z * stretch, z.mT @ y)
+    folded = _for_each_entry(packed[..., : 2 * d], mean) @ y
+    values, heads = _merged(packed[..., 2 * d :], packed.size(0)), packed.size(0)
+    return (values + _merged(folded, heads)) @ out_weight.mT, (mean @ values + _merged(row, heads)) @ out_weight.mT
 
 
-def _merged(x: Tensor) -> Tensor:
-    """(b, h, n, d) → (b, n, h·d)."""
-    return x.transpose(1, 2).flatten(2)
+def _merged(x: Tensor, heads: int) -> Tensor:
+    """(b·h, n, d) → (b, n, h·d)."""
+    return x.unflatten(0, (-1, heads)).transpose(1, 2).flatten(2)
+
+
+def of_each_head(scale: Tensor, gram: Tensor) -> Tensor:
+    """c for each matrix of the batch b·h."""
+    return scale.expand(gram.size(0), -1).reshape(-1, 1, 1)
 
 
 def _width(packed: Tensor) -> int:

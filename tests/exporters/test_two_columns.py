@@ -235,7 +235,7 @@ def test_the_folded_layer(offset: float) -> None:
     gram = x0.mT @ x0
     m, w, f, (z, stretch), beta = folded.folded_core(gram, mean, rest, count, packed, scale)
     found = exported("FoldedCore", gram, mean, rest, count, packed, scale, outputs=6, choice=LAYERED)
-    mine = (m, w, f, z.flatten(0, 1), (z * stretch).flatten(0, 1), beta[:, None, None])
+    mine = (m, w, f, z, z * stretch, beta[:, None, None])
     for ours_one, theirs_one in zip(mine, found, strict=True):
         one = theirs_one.expand(2, 2, -1, -1).flatten(0, 1)
         torch.testing.assert_close(one, ours_one, rtol=0, atol=2e-6 * float(ours_one.abs().max()))
@@ -250,7 +250,7 @@ def test_the_folded_layer(offset: float) -> None:
         )
         assert torch.equal(found_doubt.flatten() > 0.5, doubt)
     y = normal(4, 12, 6, seed=4)
-    rows = (y.unflatten(0, (2, 2)), f.unflatten(0, (2, 2)), z, z * stretch, mean, packed, out.mT)
+    rows = (*(one.unflatten(0, (2, 2)) for one in (y, f, z, z * stretch)), mean, packed, out.mT)
     for a, b in zip(
         folded.folded_map(y, f, (z, stretch), mean, packed, out),
         exported("FoldedMap", *rows, outputs=2, choice=LAYERED),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -12,7 +13,8 @@ from onnx import TensorProto, helper
 
 from osa_runtime.onnx_files import between, makers, reads, renamed
 from osa_runtime.onnx_layers import DOMAIN
-from osa_runtime.verification.inside.model_parts import Array, Core
+from osa_runtime.verification.inside.model_parts import Array
+from osa_runtime.verification.inside.whole_layer import WholeLayer
 
 LARGEST_KEPT = 1024  # bytes; shape inference reads small constants, and large ones only cost memory
 
@@ -109,8 +111,7 @@ class GraphIndex:
 
 
 def _value_types(model: onnx.ModelProto) -> dict[str, int]:
-    light = onnx.ModelProto()
-    light.CopyFrom(model)
+    light = copy.deepcopy(model)
     for tensor in light.graph.initializer:
         if len(tensor.raw_data) > LARGEST_KEPT:
             tensor.ClearField("raw_data")
@@ -125,11 +126,8 @@ def _value_types(model: onnx.ModelProto) -> dict[str, int]:
 NAMES = ("x", "weight", "out", "scale", "mask")
 
 
-class LayerNode:
-    """A layer of orthogonal attention that is one node: its heads are seen by running the node with other weights.
-
-    All inputs of the node are inputs of the model.
-    """
+class LayerNode(WholeLayer):
+    """A layer that is one node, as a model whose inputs are those of the node."""
 
     def __init__(self, node: onnx.NodeProto, model: onnx.ModelProto, element: int, start: Callable[..., Any]) -> None:
         names = NAMES[: len(node.input)]
@@ -154,38 +152,12 @@ class LayerNode:
         )
         self._type = helper.tensor_dtype_to_np_dtype(element)
 
-    def core(self, x: Array, weight: Array, scale: Array, mask: Array | None) -> Core:
-        """The core of the layer on an input of the node, by head: W_O is replaced by the identity.
-
-        Queries, keys and values are in float64, since the folded node rounds none of them; and as it rounds them where
-        it does not fold.
-        """
-        heads, width = scale.size, weight.shape[1] // (3 * scale.size)
-        rows = _by_head(x.astype(np.float64) @ weight.astype(np.float64), heads)
-        q, k, v = np.split(rows, 3, -1)
-        out, squarings, packed = self._run(x, weight, np.eye(heads * width), scale, mask)
-        rounded = tuple(np.split(_by_head(packed, heads), 3, -1))
-        tokens = None if mask is None else mask[:, None]
-        return Core(q, k, v, scale, tokens, _by_head(out, heads), int(squarings), rounded)
-
-    def applied(self, core: Core, v: Array) -> Array:
-        """exp(S)·v: with [Q K V] as the tokens and the identity as the weight."""
-        packed = np.concatenate([core.q, core.k, v], -1)
-        heads, width = packed.shape[1], packed.shape[3]
-        x = packed.transpose(0, 2, 1, 3).reshape(packed.shape[0], packed.shape[2], heads * width)
-        mask = None if core.mask is None else core.mask[:, 0]
-        out, *_ = self._run(x, np.eye(heads * width), np.eye(heads * v.shape[-1]), core.scale, mask)
-        return _by_head(out, heads)
-
-    def _run(self, x: Array, weight: Array, out: Array, scale: Array, mask: Array | None) -> tuple[Array, Array, Array]:
+    def run(
+        self, x: Array, weight: Array, out: Array, scale: Array, mask: Array | None
+    ) -> tuple[Array, int | None, Array]:
         floats = (np.ascontiguousarray(value, self._type) for value in (x, weight, out, scale))
         feeds = dict(zip(NAMES, floats, strict=False))
         if mask is not None:
             feeds["mask"] = mask
         y, squarings, packed = self._session.run(None, feeds)
-        return y, squarings, packed
-
-
-def _by_head(x: Array, heads: int) -> Array:
-    """(b, N, h·d) → (b, h, N, d)."""
-    return x.reshape(*x.shape[:2], heads, -1).transpose(0, 2, 1, 3)
+        return y, int(squarings), packed

@@ -22,6 +22,7 @@ from osa_runtime.steps import Progress
 from osa_runtime.verification.inside.model_parts import Array, Calls, Core, Glue, ModelParts, Written, is_closed
 from osa_runtime.verification.inside.pt2_slicing import Beginning, Between, GraphPart, solvable, works_in_place
 from osa_runtime.verification.inside.torch_arrays import check_known, ordered, running, to_array, to_tensor
+from osa_runtime.verification.inside.whole_layer import WholeLayer
 
 aten = torch.ops.aten
 
@@ -54,6 +55,53 @@ def find_attention(graph: Graph, regions: Mapping[str, Region], unit: Unit) -> A
     q, k, v = sorted(slices, key=lambda node: int(node.args[2]))  # type: ignore[arg-type]  # start of a slice
     found = Attention(q, k, v, scale, unit.mask, out)
     return found if _is_cut(region, project, found) else None
+
+
+@dataclass(frozen=True)
+class Folding:
+    """A layer that folds, with queries, keys and values in a branch only: the two ways to its output are ``choice``."""
+
+    unit: Unit
+    weight: Node
+    into: Node
+    scale: Node
+    choice: Node
+
+
+def find_folding(graph: Graph, regions: Mapping[str, Region], unit: Unit) -> Folding | None:
+    region = regions[unit.path]
+    weights = {node.target: node for node in graph.nodes if node.op == "get_attr"}
+    found = [weights.get(f"{unit.path}.{name}.weight") for name in ("project", "out")]
+    scale, choices = _scale(graph, region), [n for n in region.nodes if n.target is torch.ops.higher_order.cond]
+    given = {scale, *found, *unit.inputs()}
+    last = next((node for node in reversed(choices) if given <= {*node.all_input_nodes}), None)
+    if scale is None or found[0] is None or found[1] is None or last is None:
+        return None
+    return Folding(unit, found[0], found[1], scale, last)
+
+
+class FoldedLayer(WholeLayer):
+    def __init__(self, whole: GraphModule, found: Folding) -> None:
+        self._found = found
+        self._own = [*found.unit.inputs(), found.weight, found.into]
+        self._layer = GraphPart(whole, self._own, found.unit.out)
+        _, by_parts, _, self._operands = found.choice.args
+        self._by_parts = getattr(whole, by_parts.target)  # type: ignore[union-attr]
+
+    def run(
+        self, x: Array, weight: Array, out: Array, scale: Array, mask: Array | None
+    ) -> tuple[Array, int | None, Array]:
+        """The whole layer, or the branch that computes heads for tokens that are not those of the layer."""
+        kind = self._found.weight.meta["val"].dtype
+        tokens, packing, merging = (to_tensor(value).to(kind) for value in (x, weight.T, out.T))
+        packed = to_array(torch.nn.functional.linear(tokens, packing))
+        masks = () if self._found.unit.mask is None else (to_tensor(_all_real(x) if mask is None else mask),)
+        if packing.shape == self._found.weight.meta["val"].shape:
+            return to_array(self._layer(tokens, *masks, packing, merging)), None, packed
+        given = dict(zip(self._own, (tokens, *masks, packing, merging), strict=True))
+        given[self._found.scale] = to_tensor(scale).to(kind)
+        (found,) = self._by_parts(*(given.get(node, tokens) for node in self._operands))  # it reads no others
+        return to_array(found), None, packed
 
 
 def _scale(graph: Graph, region: Region) -> Node | None:
@@ -176,7 +224,10 @@ class Pt2Parts(ModelParts):
         self._units = find_units(graph, regions)
         found = {name: find_attention(graph, regions, unit) for name, unit in self._units.items()}
         self._attentions = {name: attention for name, attention in found.items() if attention is not None}
-        self.units, self.attentions = tuple(self._units), tuple(self._attentions)
+        others = {n: find_folding(graph, regions, unit) for n, unit in self._units.items() if n not in self._attentions}
+        self._foldings = {name: folding for name, folding in others.items() if folding is not None}
+        self.units = tuple(self._units)
+        self.attentions = tuple(name for name in self.units if name in self._attentions or name in self._foldings)
         self._parts: dict[str, GraphPart] = {}
 
     @classmethod
@@ -203,12 +254,24 @@ class Pt2Parts(ModelParts):
 
     def cores_of(self, attentions: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Core]:
         check_known(attentions, self.attentions, self._path)
-        found = {name: self._attentions[name] for name in attentions}
-        values = self._run({node for a in found.values() for node in (*a.given(), a.scale, a.out)}, feeds)
-        return {name: _core(attention, values) for name, attention in found.items()}
+        found = {name: self._attentions[name] for name in attentions if name in self._attentions}
+        foldings = {name: self._foldings[name] for name in attentions if name in self._foldings}
+        wanted = {node for a in found.values() for node in (*a.given(), a.scale, a.out)}
+        wanted |= {node for f in foldings.values() for node in (*f.unit.inputs(), f.weight, f.scale)}
+        values = self._run(wanted, feeds)
+        cores = {name: _core(attention, values) for name, attention in found.items()}
+        for name, folding in foldings.items():
+            x, weight, scale = (values[node] for node in (folding.unit.x, folding.weight, folding.scale))
+            mask = None if folding.unit.mask is None else values[folding.unit.mask]
+            with running(self._path, f"the heads of {name}"):
+                cores[name] = self._folded(folding).core(x, weight.T, scale, mask)
+        return {name: cores[name] for name in attentions}
 
     def apply_attention(self, attention: str, core: Core, v: Array) -> Array:
         check_known([attention], self.attentions, self._path)
+        if attention in self._foldings:
+            with running(self._path, f"exp(S)·v in {attention}"):
+                return self._folded(self._foldings[attention]).applied(core, v)
         found = self._attentions[attention]
         inputs = [core.q, core.k, v]
         if found.mask is not None:
@@ -217,6 +280,10 @@ class Pt2Parts(ModelParts):
             raise InputError(f"{attention} of {self._path} takes no mask; pass a core without one.")
         out = self._run_part(f"exp(S)·v in {attention}", found.given(), found.out, inputs)
         return _per_head(out, v.shape)
+
+    def _folded(self, folding: Folding) -> FoldedLayer:
+        assert self._whole is not None
+        return FoldedLayer(self._whole, folding)
 
     def between(self, calls: Calls, feeds: Mapping[str, Array]) -> Glue:
         units = {name: self._units[name] for name in calls}
@@ -230,13 +297,7 @@ class Pt2Parts(ModelParts):
         inputs = {name: found[unit.x] for name, unit in units.items()}
         return Glue(inputs, tuple(map(found.__getitem__, self._outputs())), {n: found[m] for n, m in masks.items()})
 
-    def write_unit(
-        self,
-        unit: str,
-        inputs: Sequence[Array],
-        folder: Path,
-        feeds: Mapping[str, Array] | None = None,  # noqa: ARG002
-    ) -> Written:
+    def write_unit(self, unit: str, inputs: Sequence[Array], folder: Path, _: Mapping[str, Array]) -> Written:
         """Write the unit for inputs of these shapes."""
         check_known([unit], self.units, self._path)
         found = self._checked(unit, inputs)
@@ -303,6 +364,10 @@ def _per_head(merged: Array, shape: tuple[int, ...]) -> Array:
     """(batch, N, heads·d) → (batch, heads, N, d)."""
     batch, heads, tokens, width = shape
     return np.ascontiguousarray(merged.reshape(batch, tokens, heads, width).swapaxes(1, 2))
+
+
+def _all_real(x: Array) -> Array:
+    return np.ones(x.shape[:2], dtype=np.bool_)
 
 
 def _layer_mask(core: Core) -> Array:

@@ -282,11 +282,15 @@ def recorded(part: Any, name: str, what: str, counts: Sequence[int] = (1,)) -> l
 
 def attention_call(graph: Graph) -> GraphNode | None:
     """The one call of ``orthogonal_attention`` in a graph, outside branches and loops."""
-    calls = [node for node in graph.findAllNodes("prim::CallFunction", recurse=True) if _is_attention(node)]
     outermost = [node for node in graph.nodes() if node.kind() == "prim::CallFunction" and _is_attention(node)]
-    if len(calls) != 1 or len(outermost) != 1 or str(outermost[0].inputsAt(4).type()) != "Tensor":
+    if len(outermost) != 1 or not calls_attention(graph) or str(outermost[0].inputsAt(4).type()) != "Tensor":
         return None
     return outermost[0]
+
+
+def calls_attention(graph: Graph) -> bool:
+    """True if the graph calls ``orthogonal_attention`` in one place, which may be a branch."""
+    return sum(map(_is_attention, graph.findAllNodes("prim::CallFunction", recurse=True))) == 1
 
 
 def _is_attention(node: GraphNode) -> bool:
@@ -323,7 +327,8 @@ def attention_function(part: Any) -> Any:
     old = list(graph.inputs())[1:]
     for name, place in GIVEN.items():
         value = graph.addInput(f"given_{name}")
-        value.setType(_optional_tensor() if name == "mask" else torch._C.TensorType.get())
+        tensor = torch._C.TensorType.get()
+        value.setType(torch._C.OptionalType(tensor) if name == "mask" else tensor)
         call.replaceInput(place, value)
     graph.eraseOutput(0)
     graph.registerOutput(call.output())
@@ -348,7 +353,3 @@ def _read(node: Any) -> list[GraphValue]:
     inner = [value for block in node.blocks() for value in block.outputs()]
     inner += [value for block in node.blocks() for part in block.nodes() for value in _read(part)]
     return [*node.inputs(), *inner]
-
-
-def _optional_tensor() -> Any:
-    return torch._C.OptionalType(torch._C.TensorType.get())

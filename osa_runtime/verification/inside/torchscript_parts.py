@@ -20,11 +20,13 @@ from osa_runtime.verification.inside.script_calls import (
     ScriptCalls,
     attention_call,
     attention_function,
+    calls_attention,
     recorded,
     recording,
     replacing,
 )
 from osa_runtime.verification.inside.torch_arrays import check_known, ordered, running, to_array, to_tensor
+from osa_runtime.verification.inside.whole_layer import WholeLayer
 
 
 class TorchScriptParts(ModelParts):
@@ -33,12 +35,15 @@ class TorchScriptParts(ModelParts):
         self._module, _ = read_torchscript(torch, path, "cpu")
         calls = ScriptCalls(self._module)
         self.units = calls.units()
-        self.attentions = tuple(name for name in self.units if attention_call(calls.graph(name)) is not None)
         self._parts: dict[str, Any] = {name: calls.modules[name] for name in self.units}
         # Before the code changes, and before anything runs.
-        self._apply = {name: attention_function(self._parts[name]) for name in self.attentions}
+        called = [name for name in self.units if attention_call(calls.graph(name)) is not None]
+        self._apply = {name: attention_function(self._parts[name]) for name in called}
+        others = [name for name in self.units if name not in called and calls_attention(calls.graph(name))]
+        self._layers = {name: ScriptedLayer(self._parts[name]) for name in others if _is_layer(self._parts[name])}
+        self.attentions = tuple(name for name in self.units if name in self._apply or name in self._layers)
         recorder = Recorder(calls)
-        for name in self.attentions:
+        for name in called:
             recorder.add_core(self._parts[name])
         recorder.add_cuts(self.units)
 
@@ -82,27 +87,25 @@ class TorchScriptParts(ModelParts):
 
     def cores_of(self, attentions: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Core]:
         check_known(attentions, self.attentions, self._path)
-        with running(self._path, "the whole"), recording([self._parts[name] for name in attentions], CORE):
+        called = [self._parts[name] for name in attentions if name in self._apply]
+        whole = [self._parts[name] for name in attentions if name in self._layers]
+        with running(self._path, "the whole"), recording(called, CORE), recording(whole, INPUT):
             self._module(*ordered(feeds, self._input_names))
             return {name: self._core(name) for name in attentions}
 
     def apply_attention(self, attention: str, core: Core, v: Array) -> Array:
         check_known([attention], self.attentions, self._path)
-        mask = None if core.mask is None else to_tensor(core.mask)
         with running(self._path, f"exp(S)·v in {attention}"):
+            if attention in self._layers:
+                return self._layers[attention].applied(core, v)
+            mask = None if core.mask is None else to_tensor(core.mask)
             q, k, values = map(to_tensor, (core.q, core.k, v))
             return to_array(self._apply[attention](self._parts[attention]._c, q, k, values, mask))
 
-    def write_unit(
-        self,
-        unit: str,
-        inputs: Sequence[Array],
-        folder: Path,
-        feeds: Mapping[str, Array] | None = None,  # noqa: ARG002
-    ) -> Written:
+    def write_unit(self, unit: str, inputs: Sequence[Array], folder: Path, _: Mapping[str, Array]) -> Written:
         check_known([unit], self.units, self._path)
         # Read again: the loaded code has been changed to record values.
-        fresh, _ = read_torchscript(torch, self._path, "cpu")
+        fresh = read_torchscript(torch, self._path, "cpu")[0]
         with running(self._path, unit), quiet():
             dict(fresh.named_modules())[unit].save(str(folder / "unit.pt"))
         return Written("unit.pt", dict(zip(("x", "mask"), inputs, strict=False)))
@@ -122,10 +125,50 @@ class TorchScriptParts(ModelParts):
 
     def close(self) -> None:
         self._apply.clear()
+        self._layers.clear()
         self._parts.clear()
         self._module = None
 
     def _core(self, name: str) -> Core:
+        if name in self._layers:
+            x, *mask = map(to_array, recorded(self._parts[name], name, INPUT, counts=(1, 2)))
+            return self._layers[name].seen(x, mask[0] if mask else None)
         found = recorded(self._parts[name], name, CORE, counts=(5, 6))
         q, k, v, scale, out, *mask = map(to_array, found)
         return Core(q, k, v, scale, mask[0] if mask else None, out)
+
+
+def _is_layer(part: Any) -> bool:
+    """True for a layer of ours, by its weights."""
+    names = {name for name, _ in part.named_parameters()}
+    return names == {"alpha", "project.weight", "out.weight"} and part.project.correction.numel() == 0
+
+
+class ScriptedLayer(WholeLayer):
+    def __init__(self, part: Any) -> None:
+        self._part = part
+
+    def seen(self, x: Array, mask: Array | None) -> Core:
+        heads = self._part.alpha.numel()
+        width = self._part.out.weight.size(1) // heads
+        scale = to_array(self._part.alpha.detach() / width**0.5)
+        return self.core(x, to_array(self._part.project.weight.detach().mT), scale, mask)
+
+    def run(
+        self,
+        x: Array,
+        weight: Array,
+        out: Array,
+        scale: Array,  # noqa: ARG002  # it keeps its own
+        mask: Array | None,
+    ) -> tuple[Array, int | None, Array]:
+        kept = {part: part.weight for part in (self._part.project, self._part.out)}
+        tokens, packing, merging = (to_tensor(value).to(kept[self._part.out].dtype) for value in (x, weight.T, out.T))
+        try:
+            for part, value in zip(kept, (packing, merging), strict=True):
+                part._c.setattr("weight", value)
+            found = self._part(tokens, None if mask is None else to_tensor(mask))
+        finally:
+            for part, value in kept.items():
+                part._c.setattr("weight", value)
+        return to_array(found), None, to_array(torch.nn.functional.linear(tokens, packing))

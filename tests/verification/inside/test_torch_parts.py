@@ -43,12 +43,14 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "encoder-linear-gelu": ("encoder", {"attention": "polynomial", "power": 1, "activation": "gelu"}, {}),
     "encoder-lowrank-fp16": ("encoder", {"form": "lowrank", "alpha": 0.1}, {"dtype": "fp16"}),
     "encoder-static-squarings": ("encoder", {"squarings": 8}, {"static": True}),
+    "encoder-static-folding": ("encoder", {}, {"static": True}),
 }
 USUAL = (
     "vit",
     "vit-cls-conditioned-fp16",
     "encoder",
     "encoder-token-softmax-norm",
+    "encoder-static-folding",
 )  # the others with ``make test-long``
 PAIRS = [(variant, kind) for variant in VARIANTS for kind in PARTS]
 ORTHOGONAL = [pair for pair in PAIRS if "attention" not in VARIANTS[pair[0]][1]]
@@ -188,7 +190,7 @@ def test_units_called_alone_are_those_of_eager(case: Case) -> None:
 @cases(ORTHOGONAL)
 def test_cores_obey_the_definition(case: Case) -> None:
     heads, width = SIZES["heads"], SIZES["dim"] // SIZES["heads"]
-    for batch, tokens in ((3, 21), (1, 4)):
+    for batch, tokens in ((3, 21), (1, 4), (2, 40)):
         feeds = case.feeds(batch, tokens)
         for core in case.model_parts.cores_of(case.model_parts.attentions, feeds).values():
             assert core.q.shape == core.k.shape == core.v.shape == core.out.shape
@@ -223,7 +225,7 @@ def test_a_unit_is_written_as_a_model_of_its_own(case: Case, tmp_path: Path) -> 
     block = f"stack.blocks.{depth_of(case.variant) - 1}"
     for name in ("embed", f"{block}.attention", f"{block}.mlp", "head"):
         inputs, out = eager[name]
-        written = case.model_parts.write_unit(name, inputs, tmp_path)
+        written = case.model_parts.write_unit(name, inputs, tmp_path, {})
         assert [path.name for path in tmp_path.iterdir()] == [written.file]
         content = (tmp_path / written.file).read_bytes()
         assert str(tmp_path).encode() not in content
