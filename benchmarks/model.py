@@ -8,11 +8,7 @@ load times, sizes, and errors against float64.
     python benchmarks/model.py [--rounds 15] [--threads 2] [--models digits,vit-s,encoder] [--smaller] [--quick]
 """
 
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 from speed import report
@@ -23,7 +19,6 @@ from speed.model_contenders import (
     DIGITS,
     EAGER,
     ENCODER,
-    LOADS,
     ORT,
     QUICK,
     SMALLER,
@@ -34,19 +29,15 @@ from speed.model_contenders import (
     rate,
 )
 
-from osa_runtime.benchmarking.timing import timed_opening
-from osa_runtime.plotting import FAINT, INK
-
 NAMED = {"digits": DIGITS, "vit-s": VIT_S, "encoder": ENCODER}
 HOW_TO_READ = (
     "Times: milliseconds of one call, arrays in and arrays out (spread of the rounds, relative error against float64); "
     "! marks a figure with a doubt. Memory: by how much a process of its own grew at most, from before it loaded the "
     "model, its libraries not counted.\n"
 )
-COLOURS = dict(zip(ALL, ("#0b6e99", "#7cc4e0", "#7cc4e0", "#c2601a", "#829ab1", "#7b4ea3"), strict=True))
 
 
-def verdicts(results: Sequence[ModelResult], help_seconds: float | None) -> Iterator[report.Verdict]:
+def verdicts(results: Sequence[ModelResult]) -> Iterator[report.Verdict]:
     by_name = {result.subject.name: result for result in results}
     vit = {row.place: row.contest for row in by_name[VIT_S.name].rows} if VIT_S.name in by_name else {}
     for peer, least in ((EAGER, 1.5), (COMPILED, 1.0)):
@@ -61,9 +52,6 @@ def verdicts(results: Sequence[ModelResult], help_seconds: float | None) -> Iter
         target = f"{subject.name} is loaded in at most"
         yield report.judge(f"{target} {first} ms", loaded and 1e3 * loaded, "{:.0f} ms", most=first)
         yield report.judge(f"{target} {again} ms from the cache", cached and 1e3 * cached, "{:.0f} ms", most=again)
-    yield report.judge(
-        "`osa --help` answers in less than 500 ms", help_seconds and 1e3 * help_seconds, "{:.0f} ms", most=500
-    )
 
 
 def build_report(results: Sequence[ModelResult], facts: Mapping[str, Any]) -> report.Report:
@@ -76,13 +64,9 @@ def build_report(results: Sequence[ModelResult], facts: Mapping[str, Any]) -> re
         sections += [f"## {result.subject.name}: {sizes}\n", _times(result), *_ratios(result), missing]
     doubts = all_doubts({f"{r.subject.name}, batch {row.place}": row.contest for r in results for row in r.rows})
     content = {"models": [result.as_dict() for result in results]}
-    judged = list(verdicts(results, facts["help_seconds"]))
-    batches = sorted({row.place for result in results for row in result.rows})
-    size = (4.4 * len(results), 2.3 * len(batches))
-    plots = {
-        "model-time.svg": report.Plot("Milliseconds by model and batch", size, partial(draw_models, results, batches))
-    }
-    return report.Report("model", "Whole models", facts, doubts, content, sections, judged, plots, about)
+    return report.Report(
+        "model", "Whole models", facts, doubts, content, sections, list(verdicts(results)), about=about
+    )
 
 
 def _times(result: ModelResult) -> str:
@@ -111,48 +95,16 @@ def _ratios(result: ModelResult) -> Iterator[str]:
             yield f"Batch {row.place}, speed relative to fp32: {', '.join(found)}.\n"
 
 
-def draw_models(results: Sequence[ModelResult], batches: Sequence[int], figure: Any) -> None:
-    """Milliseconds, a panel for each model and batch; the bars have p10 to p90 of the rounds."""
-    panels = figure.subplots(len(batches), len(results), squeeze=False)
-    for column, result in enumerate(results):
-        for row in result.rows:
-            axes = panels[batches.index(row.place)][column]
-            axes.set_title(f"{result.subject.name}, batch {row.place}: milliseconds")
-            axes.grid(visible=False, axis="y")
-            axes.set_yticks(range(len(ALL)), ALL if column == 0 else [""] * len(ALL), color=INK)
-            axes.invert_yaxis()
-            longest = max(row.contest.milliseconds(name).p90 for name in row.contest.blocks)
-            axes.set_xlim(0, 1.22 * longest)
-            for place, name in enumerate(ALL):
-                if name not in row.contest:
-                    axes.text(0, place, " not measured", va="center", color=FAINT)
-                    continue
-                found = row.contest.milliseconds(name)
-                error = [[found.median - found.p10], [found.p90 - found.median]]
-                style = dict(color=COLOURS[name], error_kw={"ecolor": INK, "lw": 0.8})
-                axes.barh(place, found.median, 0.7, xerr=error, **style)
-                label = f" {report.three_digits(found.median)}"
-                axes.text(max(found.median, found.p90) + 0.01 * longest, place, label, va="center", fontsize=8)
-
-
-def help_seconds(repeats: int) -> float | None:
-    """Seconds of ``osa --help``; None where the command is not installed next to this interpreter."""
-    command = Path(sys.executable).with_name("osa")
-    run = partial(subprocess.run, [command, "--help"], capture_output=True, check=True)
-    return timed_opening(run, repeats)[1] if command.exists() else None
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = report.parser_of(__doc__)
     parser.add_argument("--models", default=",".join(NAMED), help="with commas; %(default)s by default")
     parser.add_argument("--smaller", action="store_true", help="also in fp16 and in 8 bits; see docs/quantization.md")
     options = report.parse(parser, arguments)
     names = report.parse_names(parser, "--models", options.models, NAMED)
-    facts, contenders = report.facts_of(options), (*ALL, *SMALLER) if options.smaller else ALL
+    contenders = (*ALL, *SMALLER) if options.smaller else ALL
     subjects = QUICK if options.quick else [NAMED[name] for name in names]
     results = [measure_model(subject, options.pace, options.threads, contenders) for subject in subjects]
-    facts["help_seconds"] = help_seconds(3 if options.quick else LOADS)
-    build_report(results, facts).write(options.out)
+    build_report(results, report.facts_of(options)).write(options.out)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ answer is compared with the model's. In every round each contender has a block a
 measurement. Servers that are missing are installed into environments of their own, below ~/.cache.
 
     python benchmarks/serving.py [--contenders ours,triton] [--rounds 5] [--seconds 2] [--digits runs/digits-onnx]
-    python benchmarks/serving.py --growth ARTIFACT --seconds 30    # ours alone: one worker and two, on images
 """
 
 import argparse
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from serving_load.messages import PROTOCOLS
-from serving_load.rounds import Measured, Point, Served, measure, write_mean, write_mlp
+from serving_load.rounds import Measured, Point, Served, measure, write_mlp
 from serving_load.servers import STARTS, Contender, Missing
 from speed.report import RESULTS, Report, Verdict, facts_of, judge, parse, parse_names, parser_of, table
 
@@ -43,10 +42,10 @@ RIVALS = (  # name, connections, times as fast
 )
 
 
-def plan(models: Sequence[str], names: Sequence[str], protocols: Sequence[str] = PROTOCOLS) -> dict[Point, list[str]]:
+def plan(models: Sequence[str], names: Sequence[str]) -> dict[Point, list[str]]:
     """The contenders that are asked at each point."""
     # protocols next to each other, because their rates are compared, too
-    points = [Point(model, protocol, c) for model in models for c in (1, 16) for protocol in protocols]
+    points = [Point(model, protocol, c) for model in models for c in (1, 16) for protocol in PROTOCOLS]
     return {point: [name for name in names if _is_asked(name, point)] for point in points}
 
 
@@ -71,14 +70,12 @@ def run(options: argparse.Namespace) -> tuple[Measured, dict[str, Any]]:
     """The measurements, and their circumstances."""
     with contextlib.ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        small = write_mean(home / "mean") if options.growth else write_mlp(home / "mlp")
-        models = [Served(small), Served((options.growth or options.digits).resolve())]
+        models = [Served(write_mlp(home / "mlp")), Served(options.digits.resolve())]
         running, missing = start(options.names, [model.folder for model in models])
         for contender in running:
             stack.push(contender.closing)
-        protocols = ("binary", "json") if options.growth else PROTOCOLS
-        work = plan([model.name for model in models], [contender.name for contender in running], protocols)
-        facts = facts_of(options, seconds=options.seconds, missing=missing, judged=not options.growth)
+        work = plan([model.name for model in models], [contender.name for contender in running])
+        facts = facts_of(options, seconds=options.seconds, missing=missing)
         measured = measure(running, models, work, options.rounds, options.seconds)
         return measured, facts | {"memory": {contender.name: contender.memory() for contender in running}}
 
@@ -113,13 +110,14 @@ def build_report(measured: Measured, facts: Mapping[str, Any]) -> Report:
     failed = [f"- {name}: {reason[:160]}\n" for name, reason in reasons.items()]
     sections.append("## No figure\n\n" + "".join(failed or ["- all were measured\n"]))
     content = {"others": measured.others, "run_seconds": measured.runs, "rows": [*_rows(measured)]}
-    judged = [v for model in measured.runs for v in verdicts(measured, model)] if facts["judged"] else []
+    judged = [v for model in measured.runs for v in verdicts(measured, model)]
     about = (
         f"Blocks of {facts['seconds']:g} s; server and client share the cores. Other processes used {others:.1f} cores "
         f"at the median, {max(measured.others):.1f} at most.\n"
     )
-    name = "serving" if facts["judged"] else "serving_growth"
-    return Report(name, "Servers under load", facts, [busy] if busy else [], content, sections, judged, about=about)
+    return Report(
+        "serving", "Servers under load", facts, [busy] if busy else [], content, sections, judged, about=about
+    )
 
 
 def _rows(measured: Measured) -> Iterator[dict[str, Any]]:
@@ -161,15 +159,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--contenders", default=",".join(FAMILIES))
     parser.add_argument("--seconds", type=float, default=2.0, help="of each block; 0.2 with --quick")
     parser.add_argument("--digits", type=Path, default=RESULTS.parent.parent / "runs" / "digits-onnx")
-    parser.add_argument("--growth", type=Path, help="measure ours alone on this model of images")
     options = parse(parser, arguments)
     if options.quick:
         options.rounds, options.seconds = options.pace.rounds, 0.2
-    families = ["ours"] if options.growth else parse_names(parser, "--contenders", options.contenders, FAMILIES)
+    families = parse_names(parser, "--contenders", options.contenders, FAMILIES)
     options.names = [name for family in families for name in FAMILIES[family]]
-    artifact = options.growth or options.digits
-    if not (artifact / "manifest.json").is_file():
-        parser.error(f"{artifact} is not an exported model; run `make demo` first, or name one with --digits")
+    if not (options.digits / "manifest.json").is_file():
+        parser.error(f"{options.digits} is not an exported model; run `make demo` first, or name one with --digits")
     build_report(*run(options)).write(options.out)
 
 

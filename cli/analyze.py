@@ -13,7 +13,10 @@ def analyze(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for analysis.html, analysis.json and the figures.")],
     data: Annotated[
         str | None,
-        typer.Option(help="Samples: digits, mnist, fashion-mnist or an .npz file.", show_default="random inputs"),
+        typer.Option(
+            help="Samples: digits, mnist, fashion-mnist or an .npz file, as in `osa evaluate`.",
+            show_default="random inputs",
+        ),
     ] = None,
     rows: Annotated[int, typer.Option("--samples", help="Number of samples.")] = 8,
     data_folder: Annotated[
@@ -26,7 +29,7 @@ def analyze(
     """Look inside a model: what each layer and head does to its tokens.
 
     Norms of the exponents, α, orthogonality, rank and cosine of the tokens through depth, extreme singular values of
-    each layer's Jacobian (of a checkpoint), and attention matrices over the pictures they belong to.
+    each layer's Jacobian, and attention matrices over the pictures they belong to.
 
     [bold]Examples[/bold]
 
@@ -50,4 +53,6 @@ def analyze(
         typer.echo(
             f"layer {index}{norms}  ‖AᵀA − I‖ {max(layer.defects):.2g}  rank {layer.effective_rank:.3g}{condition}"
         )
+    for reason, layers in found.without_jacobian().items():
+        typer.echo(f"No Jacobian of {', '.join(layers)}: {reason}.")
     typer.echo(f"Wrote {', '.join(str(path) for path in write_analysis(found, out))}")

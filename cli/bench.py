@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from osa_runtime.cli.options import WHERE, Device
+from osa_runtime.cli.options import WHERE, Device, panel
 
-SIZES, HOW, OUTPUT = "Sizes and inputs", "Measurement", "Output"
+_sizes, _how, _output, _where = map(panel, ("Sizes and inputs", "Measurement", "Output", WHERE))
 
 
 def bench(
@@ -21,72 +21,42 @@ def bench(
         typer.Option(help="A checkpoint to compare with, in eager PyTorch.", show_default=False, metavar="CHECKPOINT"),
     ] = None,
     batches: Annotated[
-        str | None,
-        typer.Option(
-            "--batch",
-            help="Batches, with commas.",
-            show_default="1,8, or the model's fixed batch",
-            rich_help_panel=SIZES,
-        ),
+        str | None, _sizes("--batch", help="Batches, with commas.", show_default="1,8, or the model's fixed batch")
     ] = None,
     tokens: Annotated[
         str | None,
-        typer.Option(
-            help="Sequence lengths, with commas.",
-            show_default="a few up to the model's longest, or 1024",
-            rich_help_panel=SIZES,
-        ),
+        _sizes(help="Sequence lengths, with commas.", show_default="a few up to the model's longest, or 1024"),
     ] = None,
     inputs: Annotated[
         list[str] | None,
-        typer.Option(
+        _sizes(
             "--input",
             "-i",
             help="Real data instead of random: an .npz with an array per input, or a file that `osa run` takes. Rows "
             "are repeated or cut to the batch, tokens cut to the length.",
             show_default=False,
-            rich_help_panel=SIZES,
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the random inputs.", rich_help_panel=SIZES)] = 0,
-    warm_up: Annotated[int, typer.Option(min=0, help="Untimed calls before each block.", rich_help_panel=HOW)] = 3,
-    iterations: Annotated[
-        int, typer.Option(min=1, help="Minimum number of timed calls for each contender and size.", rich_help_panel=HOW)
-    ] = 30,
-    seconds: Annotated[
-        float,
-        typer.Option(min=0, help="Minimum total time of these calls.", rich_help_panel=HOW),
-    ] = 1.0,
-    memory: Annotated[
-        bool, typer.Option("--memory/--no-memory", help="Measure memory, in separate processes.", rich_help_panel=HOW)
-    ] = True,
-    threads: Annotated[
-        int | None,
-        typer.Option(min=1, help="Threads for each contender.", show_default="all cores", rich_help_panel=WHERE),
-    ] = None,
+    seed: Annotated[int, _sizes(min=0, help="Seed of the random inputs.")] = 0,
+    warm_up: Annotated[int, _how(min=0, help="Untimed calls before each block.")] = 3,
+    iterations: Annotated[int, _how(min=1, help="Minimum number of timed calls for each contender and size.")] = 30,
+    seconds: Annotated[float, _how(min=0, help="Minimum total time of these calls.")] = 1.0,
+    memory: Annotated[bool, _how("--memory/--no-memory", help="Measure memory, in separate processes.")] = True,
+    threads: Annotated[int | None, _where(min=1, help="Threads for each contender.", show_default="all cores")] = None,
     device: Device = "cpu",
     json_file: Annotated[
         Path | None,
-        typer.Option(
-            "--json",
-            help="Write all figures to this .json; - prints them instead of tables.",
-            show_default=False,
-            rich_help_panel=OUTPUT,
-        ),
+        _output("--json", help="Write all figures to this .json; - prints them instead of tables.", show_default=False),
     ] = None,
     plot: Annotated[
-        Path | None,
-        typer.Option(
-            help="Draw latency and throughput into this .png or .svg.", show_default=False, rich_help_panel=OUTPUT
-        ),
+        Path | None, _output(help="Draw latency and throughput into this .png or .svg.", show_default=False)
     ] = None,
     trace: Annotated[
         Path | None,
-        typer.Option(
+        _output(
             "--profile",
             help="Show the operators and nodes that take the most time; write ONNX Runtime's trace to this .json.",
             show_default=False,
-            rich_help_panel=OUTPUT,
         ),
     ] = None,
 ) -> None:

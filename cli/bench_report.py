@@ -9,9 +9,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from osa_runtime.atomic import atomic_file, check_writable
+from osa_runtime.atomic import atomic_file
 from osa_runtime.benchmarking.node_profile import NodeProfile, ProfileRow
 from osa_runtime.benchmarking.result import ARTIFACT, EAGER, BenchmarkResult, Figures, Measurement, format_ratio, plural
+from osa_runtime.cli.options import check_file
 from osa_runtime.errors import InputError
 
 STDOUT = Path("-")
@@ -21,15 +22,10 @@ TOP = 10
 
 def check_files(json_file: Path | None, trace: Path | None) -> None:
     """Check the names of the output files before any work is done."""
-    if json_file is not None and json_file != STDOUT and json_file.suffix.lower() != ".json":
-        raise InputError(f"--json is {json_file}, expected a name that ends in .json, or - to print the figures.")
-    if trace is not None and trace.suffix.lower() != ".json":
-        raise InputError(f"--profile is {trace}, expected a name that ends in .json.")
+    check_file("--profile", trace, ".json")
+    check_file("--json", None if json_file == STDOUT else json_file, ".json", ", or - to print the figures")
     if trace is not None and json_file is not None and trace.absolute() == json_file.absolute():
         raise InputError(f"--profile and --json both name {trace}; use different names.")
-    for path in (json_file, trace):
-        if path is not None and path != STDOUT:
-            check_writable(path)
 
 
 def write_json(result: BenchmarkResult, path: Path) -> None:
@@ -95,8 +91,9 @@ def _row(result: BenchmarkResult, index: int, measurement: Measurement, name: st
     first = name == ARTIFACT
     sizes = [configuration.batch] + ([configuration.tokens] if configuration.tokens is not None else [])
     row = [str(size) if first else "" for size in sizes] + [name]
-    row += [_three_digits(value) for value in (figures.p50, figures.p90, figures.p99)]
-    row += [f"{figures.rows_per_second:,.0f}", f"{figures.block_medians.relative:.0%}{'!' if figures.doubt else ' '}"]
+    row += [_three_digits(value) for value in (figures.p50_ms, figures.p90_ms, figures.p99_ms)]
+    spread = f"{figures.block_medians_ms.relative:.0%}{'!' if figures.doubt else ' '}"
+    row += [f"{figures.rows_per_second:,.0f}", spread]
     if result.memory:
         row.append(f"+{result.memory[name].run[index] / MIB:.1f}")
     if measurement.ratio is not None:
@@ -128,7 +125,7 @@ def _show_profile(profile: NodeProfile, console: Console) -> None:
         for name in ("share", "ms per run", "calls per run"):
             table.add_column(name, justify="right", no_wrap=True)
         for row in rows[:TOP]:
-            table.add_row(_label(row, title), f"{row.share:.1%}", f"{row.milliseconds:.3f}", f"{row.calls:g}")
+            table.add_row(_label(row, title), f"{row.share:.1%}", f"{row.ms_per_run:.3f}", f"{row.calls_per_run:g}")
         console.print()
         console.print(table)
         if len(rows) > TOP:

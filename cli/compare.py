@@ -7,68 +7,42 @@ from typing import Annotated
 
 import typer
 
-from osa_runtime.cli.options import (
-    FILES,
-    INPUTS,
-    JUDGEMENT,
-    AllowFallback,
-    Atol,
-    Device,
-    Html,
-    Quick,
-    Runtime,
-    SaveInputs,
-    Seed,
-    ThreadsBySize,
-)
+from osa_runtime.cli import options
+
+_inputs, _judgement, _files = map(options.panel, (options.INPUTS, options.JUDGEMENT, options.FILES))
 
 
 def compare(
     artifact: Annotated[Path, typer.Argument(help="The artifact to judge.", show_default=False)],
     reference: Annotated[
-        Path | None,
-        typer.Argument(help="The artifact to compare it with; with --runtime, itself.", show_default=False),
+        Path | None, typer.Argument(help="The artifact to compare it with; with --runtime, itself.", show_default=False)
     ] = None,
-    batches: Annotated[
-        str | None,
-        typer.Option("--batch", help="Batch sizes, such as 1,8.", show_default="1,2,5", rich_help_panel=INPUTS),
-    ] = None,
+    batches: Annotated[str | None, _inputs("--batch", help="Batch sizes, such as 1,8.", show_default="1,2,5")] = None,
     lengths: Annotated[
-        str | None,
-        typer.Option(
-            "--tokens", help="Sequence lengths, for sequence models.", show_default="some", rich_help_panel=INPUTS
-        ),
+        str | None, _inputs("--tokens", help="Sequence lengths, for sequence models.", show_default="some")
     ] = None,
-    seed: Seed = 0,
-    quick: Quick = False,
+    seed: options.Seed = 0,
+    quick: options.Quick = False,
     rtol: Annotated[
         float | None,
-        typer.Option(
+        _judgement(
             min=0.0,
             help="Allowed |difference| relative to the largest value; recorded.",
             show_default="the wider of the two artifacts'",
-            rich_help_panel=JUDGEMENT,
         ),
     ] = None,
-    atol: Atol = None,
-    bisect: Annotated[
-        bool,
-        typer.Option("--bisect", help="When they differ: find the first part that differs.", rich_help_panel=JUDGEMENT),
-    ] = False,
-    report: Annotated[Path | None, typer.Option(help="Write the results to this .json.", rich_help_panel=FILES)] = None,
-    html: Html = None,
-    save_inputs: SaveInputs = None,
-    load_inputs: Annotated[
-        Path | None, typer.Option(help="Use the inputs in this .npz.", rich_help_panel=FILES)
-    ] = None,
-    save_outputs: Annotated[
-        Path | None, typer.Option(help="Write the first artifact's outputs to this .npz.", rich_help_panel=FILES)
-    ] = None,
+    atol: options.Atol = None,
+    bisect: Annotated[bool, _judgement("--bisect", help="When they differ: find the first part that differs.")] = False,
+    report: Annotated[Path | None, _files(help="Write the results to this .json.")] = None,
+    html: options.Html = None,
+    save_inputs: options.SaveInputs = None,
+    load_inputs: Annotated[Path | None, _files(help="Use the inputs in this .npz.")] = None,
+    save_outputs: Annotated[Path | None, _files(help="Write the first artifact's outputs to this .npz.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results instead of tables.")] = False,
-    device: Device = "cpu",
-    allow_fallback: AllowFallback = False,
-    threads: ThreadsBySize = None,
-    runtime: Runtime = None,
+    device: options.Device = "cpu",
+    allow_fallback: options.AllowFallback = False,
+    threads: options.ThreadsBySize = None,
+    runtime: options.Runtime = None,
 ) -> None:
     """Compare two exported models on the same inputs: fp16 with fp32, inlined with functions, TorchScript with ONNX.
 

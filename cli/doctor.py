@@ -31,8 +31,6 @@ def doctor(
 
     [cyan]osa doctor --json | jq .providers[/cyan]
     """
-    from osa_runtime.cli.doctor import diagnose, render
-
     diagnosis = diagnose()
     typer.echo(json.dumps(diagnosis.as_dict(), indent=2) if as_json else render(diagnosis))
     if diagnosis.problems:

@@ -27,8 +27,8 @@ def evaluate(
     data: Annotated[
         str,
         typer.Option(
-            help="digits, mnist or fashion-mnist (their test images), or an .npz file: x with images as they were "
-            "stored and y with labels, or x_test and y_test.",
+            help="digits, mnist or fashion-mnist (their test images), or an .npz file as `osa train` takes it: x with "
+            "images or sequences and y with labels, or x_test and y_test.",
             show_default=False,
             rich_help_panel=WHAT,
         ),

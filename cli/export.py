@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from osa_runtime.cli.options import FILES, panel
 from osa_runtime.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -17,100 +18,75 @@ if TYPE_CHECKING:
     from osa_runtime.targets import Target
 
 
-WHAT, GRAPH, FILES = "What", "Graph", "Files"
+_what, _graph, _files = map(panel, ("What", "Graph", FILES))
 
 
 def export(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the artifact.", rich_help_panel=FILES)],
+    out: Annotated[Path, _files("--out", "-o", help="Folder for the artifact.")],
     checkpoint: Annotated[
         Path | None, typer.Argument(help="A checkpoint, or the folder of a training run.", show_default=False)
     ] = None,
     factory: Annotated[
         str | None,
-        typer.Option(
+        _what(
             help="For a model of your own: package.module:function that returns "
-            "(module, example inputs, {input: {axis: name}}).",
-            rich_help_panel=WHAT,
+            "(module, example inputs, {input: {axis: name}})."
         ),
     ] = None,
-    weights: Annotated[
-        Path | None,
-        typer.Option(help="With --factory: its weights, .safetensors or .pt.", rich_help_panel=WHAT),
-    ] = None,
-    format: Annotated[
-        Literal["onnx", "torchscript", "pt2"], typer.Option(help="Format of the model file.", rich_help_panel=WHAT)
-    ] = "onnx",
-    dtype: Annotated[
-        str, typer.Option(help="fp32 or fp16; the OSA core stays in fp32.", rich_help_panel=WHAT)
-    ] = "fp32",
-    static: Annotated[
-        bool, typer.Option("--static", help="Fix every axis at the size of the example.", rich_help_panel=WHAT)
-    ] = False,
+    weights: Annotated[Path | None, _what(help="With --factory: its weights, .safetensors or .pt.")] = None,
+    format: Annotated[Literal["onnx", "torchscript", "pt2"], _what(help="Format of the model file.")] = "onnx",
+    dtype: Annotated[str, _what(help="fp32 or fp16; the OSA core stays in fp32.")] = "fp32",
+    static: Annotated[bool, _what("--static", help="Fix every axis at the size of the example.")] = False,
     pixels: Annotated[
         Literal["float32", "uint8"],
-        typer.Option(
+        _what(
             help="Type of the images that clients send: standardised, or raw bytes (a quarter of the size), which the "
-            "model standardises in its first layer.",
-            rich_help_panel=WHAT,
+            "model standardises in its first layer."
         ),
     ] = "float32",
     target: Annotated[
         str | None,
-        typer.Option(
+        _what(
             help="The runtime that it is for: " + ", ".join(TARGETS) + ". Chooses --format, --functions, --squarings "
             "and --core.",
             show_default=False,
-            rich_help_panel=WHAT,
         ),
     ] = None,
-    opset: Annotated[int, typer.Option(help="ONNX operator set, 18 to 23.", rich_help_panel=GRAPH)] = 18,
+    opset: Annotated[int, _graph(help="ONNX operator set, 18 to 23.")] = 18,
     functions: Annotated[
-        Literal["keep", "inline"],
-        typer.Option(help="Keep one ai.osa node per attention layer, or expand it.", rich_help_panel=GRAPH),
+        Literal["keep", "inline"], _graph(help="Keep one ai.osa node per attention layer, or expand it.")
     ] = "keep",
     function_classes: Annotated[
         list[str] | None,
-        typer.Option(
+        _graph(
             help="Classes of modules, package.module:Class[,…]: each call of one becomes a node of an ONNX function "
             "with the name of the class. May be repeated.",
             show_default=False,
-            rich_help_panel=GRAPH,
         ),
     ] = None,
     squarings: Annotated[
         str | None,
-        typer.Option(
+        _graph(
             help="auto (as many as the data needs, a Loop) or a fixed number, without control flow.",
             show_default="as trained",
-            rich_help_panel=GRAPH,
         ),
     ] = None,
     approximant: Annotated[
-        Literal["taylor", "pade"] | None,
-        typer.Option(help="Approximant of the exponential.", show_default="as trained", rich_help_panel=GRAPH),
+        Literal["taylor", "pade"] | None, _graph(help="Approximant of the exponential.", show_default="as trained")
     ] = None,
     form: Annotated[
         Literal["auto", "dense", "lowrank"] | None,
-        typer.Option(
-            help="Through S itself, through [Q K], or by size.", show_default="as trained", rich_help_panel=GRAPH
-        ),
+        _graph(help="Through S itself, through [Q K], or by size.", show_default="as trained"),
     ] = None,
     core: Annotated[
         Literal["float64", "float32"],
-        typer.Option(
-            help="float32 leaves no float64 in the graph, for runtimes without it; NaN where float32 is not enough.",
-            rich_help_panel=GRAPH,
+        _graph(
+            help="float32 leaves no float64 in the graph, for runtimes without it; NaN where float32 is not enough."
         ),
     ] = "float64",
-    external_data: Annotated[
-        bool, typer.Option("--external-data", help="Write the weights to model.onnx.data.", rich_help_panel=FILES)
-    ] = False,
-    replace: Annotated[
-        bool, typer.Option("--force", help="Replace an earlier artifact.", rich_help_panel=FILES)
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be written, and write nothing.", rich_help_panel=FILES)
-    ] = False,
+    external_data: Annotated[bool, _files("--external-data", help="Write the weights to model.onnx.data.")] = False,
+    replace: Annotated[bool, _files("--force", help="Replace an earlier artifact.")] = False,
+    dry_run: Annotated[bool, _files("--dry-run", help="Show what would be written, and write nothing.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the time of each step.")] = False,
 ) -> None:
     """Export a trained model to ONNX, TorchScript or torch.export, and check it against eager.
@@ -149,13 +125,15 @@ def export(
         "target": target,
     }
     require("Exporting", "torch", "onnx", "onnxscript", "safetensors", extra="export")
-    report = ExportReport(verbose)
+    report = ExportReport()
     report.check(options, out, replace, [name for text in function_classes or [] for name in text.split(",") if name])
     _check_source(checkpoint, factory, weights, out, pixels)
     if dry_run:
         report.plan(checkpoint or factory, out, options | {"pixels": pixels}, static)
         return
-    options |= {"static": static, "replace": replace, "progress": report.step}
+    from osa_runtime.cli.progress import StepLines
+
+    options |= {"static": static, "replace": replace, "progress": StepLines(report.console, verbose=verbose)}
     if checkpoint is not None:
         from osa_runtime.exporters import export_checkpoint
 
@@ -184,9 +162,8 @@ def _squarings(text: str | None) -> str | int | None:
 
 
 class ExportReport:
-    def __init__(self, verbose: bool) -> None:
-        self._console = Console(highlight=False)
-        self._verbose = verbose
+    def __init__(self) -> None:
+        self.console = Console(highlight=False)
         self.compiler: Target | None = None
 
     def check(self, options: dict[str, Any], out: Path, replace: bool, classes: list[str]) -> None:
@@ -198,7 +175,7 @@ class ExportReport:
         self.settings = settings_for(**options)
         if classes and self.settings.functions == "inline":
             why = f"{options['target']} takes none" if options["functions"] == "keep" else "as --functions inline asks"
-            self._console.print(f"--function-classes has no effect: functions are inlined, {why}.")
+            self.console.print(f"--function-classes has no effect: functions are inlined, {why}.")
         elif classes:
             options["functions"] = classes
             self.settings = settings_for(**options)
@@ -212,19 +189,13 @@ class ExportReport:
         from osa_runtime.artifact import MANIFEST_FILE
         from osa_runtime.formats import FORMATS
 
-        self._console.print(f"Would export {source} to {out}:", soft_wrap=True)
+        self.console.print(f"Would export {source} to {out}:", soft_wrap=True)
         model = FORMATS[self.settings.format].file
         compiled = [self.compiler.file] if self.compiler is not None and self.compiler.file else []
         files = [model, *([f"{model}.data"] if options["external_data"] else []), *compiled, MANIFEST_FILE]
-        self._console.print(f"  {', '.join(files)}", soft_wrap=True)
+        self.console.print(f"  {', '.join(files)}", soft_wrap=True)
         chosen = {name: value for name, value in options.items() if value not in (None, False)} | {"static": static}
-        self._console.print("  " + ", ".join(f"{name}={value}" for name, value in chosen.items()), soft_wrap=True)
-
-    def step(self, name: str, seconds: float | None) -> None:
-        if seconds is None and not self._verbose:
-            self._console.print(f"[dim]·[/dim] {name}")
-        elif seconds is not None and self._verbose:
-            self._console.print(f"[dim]·[/dim] {name}  [dim]{seconds:.2f} s[/dim]")
+        self.console.print("  " + ", ".join(f"{name}={value}" for name, value in chosen.items()), soft_wrap=True)
 
     def result(self, artifact: Artifact) -> None:
         manifest = artifact.manifest
@@ -245,9 +216,5 @@ class ExportReport:
         for name, value in rows.items():
             if value:
                 table.add_row(f"[bold]{name}[/bold]", value.replace("[", r"\["))
-        self._console.print(table)
-        self._console.print("It agrees with eager on its example, and with every dynamic axis at other sizes.")
-
-
-def _short(value: object) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+        self.console.print(table)
+        self.console.print("It agrees with eager on its example, and with every dynamic axis at other sizes.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -65,7 +66,7 @@ def inspect(
     if graph is not None:
         draw_artifact(artifact, graph)
     if as_json:
-        typer.echo(json.dumps(inspection.as_dict(), indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(asdict(inspection), indent=2, ensure_ascii=False))
     else:
         show(inspection)
         if graph is not None:
@@ -121,9 +122,9 @@ def _manifest_rows(manifest: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append((f"pixels of {name}", str(Standardisation.from_dict(fields))))
     for name in ("osa", "quantization", "source", "versions"):
         known = (manifest.get(name) or {}).items()
-        facts = {key: value for key, value in known if value is not None and not isinstance(value, dict)}
-        if facts:
-            rows.append((name, ", ".join(f"{key} {_plain(value)}" for key, value in facts.items())))
+        shown = {key: value for key, value in known if value is not None and not isinstance(value, dict)}
+        if shown:
+            rows.append((name, ", ".join(f"{key} {_plain(value)}" for key, value in shown.items())))
     return rows
 
 
@@ -174,7 +175,8 @@ def _show_placement(console: Console, placement: KernelCoverage) -> None:
     name = placement.provider.upper() if placement.provider == "cpu" else "CUDA"
     unknown = placement.source.startswith("unknown")
     if placement.gaps:
-        table = _table(f"{name}: {_missing(placement)}", "operator", "types", "nodes", "what happens", "for example")
+        title = f"{name}: {placement.missing} of {placement.nodes} nodes have no kernel"
+        table = _table(title, "operator", "types", "nodes", "what happens", "for example")
         for gap in placement.gaps:
             row = (gap.operator, ", ".join(gap.types), str(len(gap.nodes)), gap.consequence, gap.nodes[0])
             table.add_row(*map(escape, row))
@@ -195,10 +197,6 @@ def _show_target(console: Console, found: Suitability) -> None:
         console.print(f"\n[bold red]{escape(found.runtime)}:[/] {escape(objection)}", soft_wrap=True)
     if found.objections:
         console.print(f"  [dim]Export it with --target {found.target}.[/]")
-
-
-def _missing(placement: KernelCoverage) -> str:
-    return f"{placement.missing} of {placement.nodes} nodes have no kernel"
 
 
 def _table(title: str, *columns: str) -> Table:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from osa_runtime.atomic import check_writable
 from osa_runtime.errors import InputError, OsaError
 
 
@@ -19,43 +20,30 @@ def panel(title: str) -> Callable[..., Any]:
     return functools.partial(typer.Option, rich_help_panel=title)
 
 
-WHERE = "Device"
-INPUTS, JUDGEMENT, FILES, BATCHING = "Inputs", "Judgement", "Files", "Batching"
+INPUTS, JUDGEMENT, FILES, WHERE, BATCHING = "Inputs", "Judgement", "Files", "Device", "Batching"
+_inputs, _judgement, _files, _where, _batching = map(panel, (INPUTS, JUDGEMENT, FILES, WHERE, BATCHING))
 
-Device = Annotated[str, typer.Option(help="cpu, cuda, or cuda:1.", rich_help_panel=WHERE)]
-AllowFallback = Annotated[
-    bool, typer.Option("--allow-fallback", help="Use the CPU where --device cannot be used.", rich_help_panel=WHERE)
-]
+Device = Annotated[str, _where(help="cpu, cuda, or cuda:1.")]
+AllowFallback = Annotated[bool, _where("--allow-fallback", help="Use the CPU where --device cannot be used.")]
 Runtime = Annotated[
     str | None,
-    typer.Option(
+    _where(
         help="Run an ONNX artifact elsewhere: openvino, tract, reference (onnx's evaluator) or ort-node.",
         show_default="that of the format",
-        rich_help_panel=WHERE,
     ),
 ]
-ThreadsBySize = Annotated[
-    int | None, typer.Option(min=1, help="Threads.", show_default="by size", rich_help_panel=WHERE)
-]
+ThreadsBySize = Annotated[int | None, _where(min=1, help="Threads.", show_default="by size")]
 
 # of `osa verify` and `osa compare`
-Quick = Annotated[bool, typer.Option("--quick", help="Skip the grid of sizes and magnitudes.", rich_help_panel=INPUTS)]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of the random inputs.", rich_help_panel=INPUTS)]
-Atol = Annotated[
-    float | None,
-    typer.Option(min=0.0, help="Allowed in addition to --rtol; recorded.", show_default="0", rich_help_panel=JUDGEMENT),
-]
-Html = Annotated[Path | None, typer.Option(help="Write a page with plots to this .html.", rich_help_panel=FILES)]
-SaveInputs = Annotated[
-    Path | None, typer.Option(help="Write the inputs of all cases to this .npz.", rich_help_panel=FILES)
-]
+Quick = Annotated[bool, _inputs("--quick", help="Skip the grid of sizes and magnitudes.")]
+Seed = Annotated[int, _inputs(min=0, help="Seed of the random inputs.")]
+Atol = Annotated[float | None, _judgement(min=0.0, help="Allowed in addition to --rtol; recorded.", show_default="0")]
+Html = Annotated[Path | None, _files(help="Write a page with plots to this .html.")]
+SaveInputs = Annotated[Path | None, _files(help="Write the inputs of all cases to this .npz.")]
 
 # of `osa serve` and `osa package`
-MaxBatch = Annotated[int, typer.Option(min=1, help="Largest number of rows per run.", rich_help_panel=BATCHING)]
-MaxDelay = Annotated[
-    float, typer.Option(min=0, help="Milliseconds to wait for a larger batch.", rich_help_panel=BATCHING)
-]
-
+MaxBatch = Annotated[int, _batching(min=1, help="Largest number of rows per run.")]
+MaxDelay = Annotated[float, _batching(min=0, help="Milliseconds to wait for a larger batch.")]
 
 # squarings=99, format='onxx', or the name alone in "epochs must be …" and at the beginning of "timeout is inf, …"
 ARGUMENT = re.compile(r"\b([a-z][a-z_]*)(?:=('[^']*'|\"[^\"]*\"|[^\s,;:()'\"]*[^\s,;:().'\"])|(?= must )|(?= is ))")
@@ -103,3 +91,12 @@ def parse_sizes(argument: str, text: str | None) -> tuple[int, ...] | None:
     if not all(part.isascii() and part.isdecimal() and len(part) < 10 and int(part) > 0 for part in parts):
         raise InputError(f"{argument}={text!r}: expected whole numbers of at least 1 with commas between, as in 1,8.")
     return tuple(dict.fromkeys(map(int, parts)))
+
+
+def check_file(flag: str, path: Path | None, suffix: str, otherwise: str = "") -> None:
+    """Refuse, before any work is done, a name with another suffix and a path that cannot be written."""
+    if path is None:
+        return
+    if path.suffix.lower() != suffix:
+        raise InputError(f"{flag} is {path}, expected a name that ends in {suffix}{otherwise}.")
+    check_writable(path)

@@ -1,4 +1,4 @@
-"""Progress bars of ``osa train``, ``osa bench`` and ``osa evaluate``."""
+"""Progress of long commands: bars of ``osa train``, ``bench`` and ``evaluate``, lines of ``export``, ``quantize``."""
 
 from __future__ import annotations
 
@@ -84,3 +84,15 @@ class TrainingProgress(_Bar):
                 highlight=False,
                 soft_wrap=True,
             )
+
+
+class StepLines:
+    """A line for each step of an export or a quantisation: when it begins or, ``verbose``, when it ends."""
+
+    def __init__(self, console: Console, *, verbose: bool) -> None:
+        self._console, self._verbose = console, verbose
+
+    def __call__(self, step: str, seconds: float | None) -> None:
+        if (seconds is not None) == self._verbose:
+            time = "" if seconds is None else f"  [dim]{seconds:.2f} s[/dim]"
+            self._console.print(f"[dim]·[/dim] {step}{time}")

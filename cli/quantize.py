@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,47 +13,40 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from osa_runtime.cli.options import FILES, panel
+
 if TYPE_CHECKING:
     from osa_runtime.manifest import Quantization
     from osa_runtime.quantization import Quantized
 
-
-WHAT, FILES = "What", "Files"
+_what, _files = map(panel, ("What", FILES))
 
 
 def quantize(
     artifact: Annotated[Path, typer.Argument(help="An exported ONNX folder, in fp32.", show_default=False)],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the smaller artifact.", rich_help_panel=FILES)],
+    out: Annotated[Path, _files("--out", "-o", help="Folder for the smaller artifact.")],
     weights: Annotated[
-        Literal["int8"],
-        typer.Option(help="Type of the stored weights; each channel has its own scale.", rich_help_panel=WHAT),
+        Literal["int8"], _what(help="Type of the stored weights; each channel has its own scale.")
     ] = "int8",
     activations: Annotated[
         Literal["none", "dynamic", "static"],
-        typer.Option(
+        _what(
             help="none computes in float32. The others multiply in 8 bits, with ranges that are measured in every run "
-            "(dynamic) or once, on --calibration (static).",
-            rich_help_panel=WHAT,
+            "(dynamic) or once, on --calibration (static)."
         ),
     ] = "none",
     calibration: Annotated[
         Path | None,
-        typer.Option(
-            help="An .npz with an array of examples for each input; the deviation is measured on them, too.",
-            rich_help_panel=WHAT,
-        ),
+        _what(help="An .npz with an array of examples for each input; the deviation is measured on them, too."),
     ] = None,
     keep: Annotated[
         list[str] | None,
-        typer.Option(
+        _what(
             help="A part that stays in float32, such as head or 'stack.blocks.*.mlp'; may be repeated.",
             show_default="none",
-            rich_help_panel=WHAT,
         ),
     ] = None,
-    replace: Annotated[
-        bool, typer.Option("--force", help="Replace an earlier artifact.", rich_help_panel=FILES)
-    ] = False,
+    replace: Annotated[bool, _files("--force", help="Replace an earlier artifact.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the time of each step.")] = False,
 ) -> None:
@@ -69,6 +63,7 @@ def quantize(
 
     [cyan]osa compare digits-int8 digits-onnx[/cyan]        the distance between the two
     """
+    from osa_runtime.cli.progress import StepLines
     from osa_runtime.environment import require
 
     require("Quantising", "onnx", extra="export")
@@ -78,8 +73,8 @@ def quantize(
 
     settings = QuantizeSettings(weights, activations, tuple(keep or ()))
     check_source(artifact, out, settings, calibration, replace=replace)
-    report = QuantizeReport(as_json, verbose)
-    result = run(
+    console = Console(highlight=False)
+    found = run(
         artifact,
         out,
         weights=weights,
@@ -87,9 +82,12 @@ def quantize(
         calibration=calibration,
         keep=settings.keep,
         replace=replace,
-        progress=report.step,
+        progress=None if as_json else StepLines(console, verbose=verbose),
     )
-    report.result(result)
+    if as_json:
+        typer.echo(json.dumps(_as_dict(found), indent=2, ensure_ascii=False))
+    else:
+        _show(found, console)
 
 
 CAUTIONS = {
@@ -98,32 +96,14 @@ CAUTIONS = {
 }
 
 
-class QuantizeReport:
-    def __init__(self, as_json: bool, verbose: bool) -> None:
-        self._as_json, self._verbose = as_json, verbose
-        self._console = Console(highlight=False)
-
-    def step(self, name: str, seconds: float | None) -> None:
-        if self._as_json:
-            return
-        if seconds is None and not self._verbose:
-            self._console.print(f"[dim]·[/dim] {name}")
-        elif seconds is not None and self._verbose:
-            self._console.print(f"[dim]·[/dim] {name}  [dim]{seconds:.2f} s[/dim]")
-
-    def result(self, found: Quantized) -> None:
-        if self._as_json:
-            typer.echo(json.dumps(_as_dict(found), indent=2, ensure_ascii=False))
-            return
-        self._console.print(_summary(found))
-        if found.deviations:
-            self._console.print(_deviations(found))
-        for caution in _cautions(found):
-            self._console.print(f"[yellow]note[/yellow]: {escape(caution)}", soft_wrap=True)
-        self._console.print(
-            f"See more with: osa compare {escape(str(found.artifact.folder))} {escape(str(found.source.folder))}",
-            soft_wrap=True,
-        )
+def _show(found: Quantized, console: Console) -> None:
+    console.print(_summary(found))
+    if found.deviations:
+        console.print(_deviations(found))
+    for caution in _cautions(found):
+        console.print(f"[yellow]note[/yellow]: {escape(caution)}", soft_wrap=True)
+    folders = f"{found.artifact.folder} {found.source.folder}"
+    console.print(f"See more with: osa compare {escape(folders)}", soft_wrap=True)
 
 
 def _as_dict(found: Quantized) -> dict[str, Any]:
@@ -136,7 +116,7 @@ def _as_dict(found: Quantized) -> dict[str, Any]:
         "tables": list(found.selection.tables),
         "kept": list(found.selection.kept),
         "measured_on": found.measured_on,
-        "deviation": {name: metrics.as_dict() for name, metrics in found.deviations.items()},
+        "deviation": {name: asdict(metrics) for name, metrics in found.deviations.items()},
         "notes": list(_cautions(found)),
     }
 

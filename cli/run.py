@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from osa_runtime.cli.options import WHERE, AllowFallback, Device
+from osa_runtime.cli.options import INPUTS, WHERE, AllowFallback, Device, check_file, panel
 
-INPUTS, OUTPUT = "Inputs", "Output"
+_inputs, _output, _where = map(panel, (INPUTS, "Output", WHERE))
 
 
 def run(
@@ -18,54 +18,40 @@ def run(
     ],
     inputs: Annotated[
         list[str],
-        typer.Option(
+        _inputs(
             "--input",
             "-i",
             help="NAME=FILE.npy, an .npz with an array per input, or a picture for an image model. The name may be "
             "left out when the model has one input. Several pictures make a batch.",
             show_default=False,
-            rich_help_panel=INPUTS,
         ),
     ] = (),  # type: ignore[assignment]  # required, but a wrong artifact is the first thing to say
     mean: Annotated[
         str | None,
-        typer.Option(
+        _inputs(
             help="For pictures: subtracted from pixels scaled to 0…1, one number or one per channel, as in "
-            "0.485,0.456,0.406; with --std.",
-            rich_help_panel=INPUTS,
+            "0.485,0.456,0.406; with --std."
         ),
     ] = None,
     std: Annotated[
         str | None,
-        typer.Option(
-            help="For pictures: divides after --mean was subtracted; one number or one per channel, too.",
-            rich_help_panel=INPUTS,
-        ),
+        _inputs(help="For pictures: divides after --mean was subtracted; one number or one per channel, too."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Write all outputs to this .npz.", rich_help_panel=OUTPUT)] = None,
+    out: Annotated[Path | None, _output(help="Write all outputs to this .npz.")] = None,
     top: Annotated[
         int | None,
-        typer.Option(
+        _output(
             min=1,
             help="Classes to show per row, with softmax probabilities; given, for every output of floats.",
             show_default="5, for outputs called logits",
-            rich_help_panel=OUTPUT,
         ),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object instead of text.", rich_help_panel=OUTPUT)
-    ] = False,
-    allow_nonfinite: Annotated[
-        bool, typer.Option("--allow-nonfinite", help="Show NaN and Inf instead of failing.", rich_help_panel=OUTPUT)
-    ] = False,
+    as_json: Annotated[bool, _output("--json", help="Print one JSON object instead of text.")] = False,
+    allow_nonfinite: Annotated[bool, _output("--allow-nonfinite", help="Show NaN and Inf instead of failing.")] = False,
     device: Device = "cpu",
     allow_fallback: AllowFallback = False,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads.", show_default="chosen by the runtime", rich_help_panel=WHERE)
-    ] = None,
-    check_hash: Annotated[
-        bool, typer.Option("--check-hash/--no-check-hash", help="Refuse changed files.", rich_help_panel=WHERE)
-    ] = True,
+    threads: Annotated[int | None, _where(min=1, help="Threads.", show_default="chosen by the runtime")] = None,
+    check_hash: Annotated[bool, _where("--check-hash/--no-check-hash", help="Refuse changed files.")] = True,
 ) -> None:
     """Run an exported model on arrays or pictures, and show its outputs.
 
@@ -87,10 +73,10 @@ def run(
     import warnings
 
     from osa_runtime.arrays import write_npz
-    from osa_runtime.cli.run_arrays import PixelSettings, RunReport, check_out, read_inputs
+    from osa_runtime.cli.run_arrays import PixelSettings, RunReport, read_inputs
     from osa_runtime.runtime.session import load
 
-    check_out(out)
+    check_file("--out", out, ".npz")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the report shows the note on a fallback
         session = load(artifact, device, threads=threads, allow_fallback=allow_fallback, check_hash=check_hash)

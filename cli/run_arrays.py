@@ -14,7 +14,6 @@ import typer
 from numpy.typing import NDArray
 
 from osa_runtime.arrays import read_arrays
-from osa_runtime.atomic import check_writable
 from osa_runtime.errors import InputError, MissingDependencyError
 from osa_runtime.interface import Interface, TensorSpec
 from osa_runtime.manifest import Manifest
@@ -38,7 +37,7 @@ def read_inputs(
         name, path = _split(value, specs)
         if not path.is_file():
             raise InputError(f"There is no file {path}, which --input {value} names.")
-        if is_picture(path):
+        if path.suffix.lower() in SUFFIXES:
             spec = _image_spec(name, path, specs)
             array, note = read_picture(path, spec, pixels)
             notes.append(note)
@@ -104,10 +103,6 @@ def _add(feeds: dict[str, Array], new: Mapping[str, Array], value: str) -> None:
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 UNIT = (0.0, 1.0)
-
-
-def is_picture(path: Path) -> bool:
-    return path.suffix.lower() in SUFFIXES
 
 
 @dataclass(frozen=True)
@@ -189,13 +184,6 @@ DEFAULT_TOP = 5
 MOST_ROWS = 10
 
 
-def check_out(out: Path | None) -> None:
-    if out is not None and out.suffix != ".npz":
-        raise InputError(f"--out is {out}, expected a name that ends in .npz.")
-    if out is not None:
-        check_writable(out)
-
-
 class RunReport:
     def __init__(
         self, session: Session, outputs: Mapping[str, Array], seconds: float, notes: list[str], top: int | None
@@ -238,12 +226,9 @@ class RunReport:
             lines += self._table(array) if self._has_classes(name, array) else [f"  {_pairs(summary(array))}"]
         lines.append(f"{self._placement.provider} on {self._placement.device}, {self._seconds * 1e3:.2f} ms")
         if self._placement.device != "cpu":
-            lines.append(self._on_cpu())
+            nodes = self._placement.cpu_nodes
+            lines.append("nodes on the CPU: " + ("unknown" if nodes is None else ", ".join(nodes) or "none"))
         return "\n".join(lines + ([f"all outputs are in {out}"] if out else []))
-
-    def _on_cpu(self) -> str:
-        nodes = self._placement.cpu_nodes
-        return "nodes on the CPU: " + ("unknown" if nodes is None else ", ".join(nodes) or "none")
 
     def _has_classes(self, name: str, array: Array) -> bool:
         suited = array.dtype.kind == "f" and array.ndim > 0 and array.size > 0

@@ -7,20 +7,9 @@ from typing import Annotated
 
 import typer
 
-from osa_runtime.cli.options import (
-    FILES,
-    INPUTS,
-    JUDGEMENT,
-    AllowFallback,
-    Atol,
-    Device,
-    Html,
-    Quick,
-    Runtime,
-    SaveInputs,
-    Seed,
-    ThreadsBySize,
-)
+from osa_runtime.cli import options
+
+_inputs, _judgement, _files = map(options.panel, (options.INPUTS, options.JUDGEMENT, options.FILES))
 
 
 def verify(
@@ -29,110 +18,70 @@ def verify(
     ],
     against: Annotated[
         Path | None,
-        typer.Option(
-            "--against",
-            help="The checkpoint, or the folder of a training run, that it was exported from.",
-            rich_help_panel=INPUTS,
-        ),
+        _inputs("--against", help="The checkpoint, or the folder of a training run, that it was exported from."),
     ] = None,
     factory: Annotated[
         str | None,
-        typer.Option(
-            help="Instead of --against, for a model of your own: package.module:function, as for `osa export`.",
-            rich_help_panel=INPUTS,
-        ),
+        _inputs(help="Instead of --against, for a model of your own: package.module:function, as for `osa export`."),
     ] = None,
-    weights: Annotated[
-        Path | None,
-        typer.Option(help="With --factory: its weights, .safetensors or .pt.", rich_help_panel=INPUTS),
-    ] = None,
-    batches: Annotated[
-        str | None,
-        typer.Option("--batch", help="Batch sizes, such as 1,8.", show_default="1 to 64", rich_help_panel=INPUTS),
-    ] = None,
+    weights: Annotated[Path | None, _inputs(help="With --factory: its weights, .safetensors or .pt.")] = None,
+    batches: Annotated[str | None, _inputs("--batch", help="Batch sizes, such as 1,8.", show_default="1 to 64")] = None,
     lengths: Annotated[
         str | None,
-        typer.Option(
-            "--tokens",
-            help="Sequence lengths, for sequence models.",
-            show_default="a grid from 1 to the longest",
-            rich_help_panel=INPUTS,
-        ),
+        _inputs("--tokens", help="Sequence lengths, for sequence models.", show_default="a grid from 1 to the longest"),
     ] = None,
     evaluate: Annotated[
         str | None,
-        typer.Option(
-            help="Also measure the accuracy on this data, as `osa evaluate` does, and record it in the certificate.",
-            rich_help_panel=INPUTS,
+        _inputs(
+            help="Also measure the accuracy on this data, as `osa evaluate` does, and record it in the certificate."
         ),
     ] = None,
     data: Annotated[
-        str | None,
-        typer.Option(
-            help="Real images in addition to the others: digits, mnist, fashion-mnist, or an .npz.",
-            rich_help_panel=INPUTS,
-        ),
+        str | None, _inputs(help="Real images in addition to the others: digits, mnist, fashion-mnist, or an .npz.")
     ] = None,
     calibration: Annotated[
         Path | None,
-        typer.Option(
+        _inputs(
             help="The .npz with the examples of a static quantisation: its ranges are measured again.",
             exists=True,
             dir_okay=False,
-            rich_help_panel=INPUTS,
         ),
     ] = None,
-    quick: Quick = False,
-    seed: Seed = 0,
+    quick: options.Quick = False,
+    seed: options.Seed = 0,
     rtol: Annotated[
         float | None,
-        typer.Option(
+        _judgement(
             min=0.0,
             help="Allowed |difference| relative to the largest value; recorded.",
             show_default="by format, type, depth and ‖S‖",
-            rich_help_panel=JUDGEMENT,
         ),
     ] = None,
-    atol: Atol = None,
+    atol: options.Atol = None,
     bisect: Annotated[
         Path | None,
-        typer.Option(
+        _judgement(
             "--bisect",
             help="On failure: find the first part that is wrong, and write files that reproduce it to this folder.",
-            rich_help_panel=JUDGEMENT,
         ),
     ] = None,
-    report: Annotated[
-        Path | None, typer.Option(help="Write the certificate to this .json.", rich_help_panel=FILES)
-    ] = None,
-    certify: Annotated[
-        bool,
-        typer.Option("--certify", help="Write the certificate into the artifact's folder.", rich_help_panel=FILES),
-    ] = False,
+    report: Annotated[Path | None, _files(help="Write the certificate to this .json.")] = None,
+    certify: Annotated[bool, _files("--certify", help="Write the certificate into the artifact's folder.")] = False,
     sign: Annotated[
-        Path | None,
-        typer.Option(help="With --certify: sign a PASS with this private Ed25519 key (PEM).", rich_help_panel=FILES),
+        Path | None, _files(help="With --certify: sign a PASS with this private Ed25519 key (PEM).")
     ] = None,
-    html: Html = None,
-    save_inputs: SaveInputs = None,
+    html: options.Html = None,
+    save_inputs: options.SaveInputs = None,
     load_inputs: Annotated[
-        Path | None,
-        typer.Option(
-            help="Use the inputs in this .npz: saved ones, or one array per input of the model.", rich_help_panel=FILES
-        ),
+        Path | None, _files(help="Use the inputs in this .npz: saved ones, or one array per input of the model.")
     ] = None,
-    save_outputs: Annotated[
-        Path | None, typer.Option(help="Write the artifact's outputs to this .npz.", rich_help_panel=FILES)
-    ] = None,
-    load_outputs: Annotated[
-        Path | None,
-        typer.Option(help="Compare with the outputs in this .npz, saved elsewhere.", rich_help_panel=FILES),
-    ] = None,
+    save_outputs: Annotated[Path | None, _files(help="Write the artifact's outputs to this .npz.")] = None,
+    load_outputs: Annotated[Path | None, _files(help="Compare with the outputs in this .npz, saved elsewhere.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the certificate instead of tables.")] = False,
-    device: Device = "cpu",
-    allow_fallback: AllowFallback = False,
-    threads: ThreadsBySize = None,
-    runtime: Runtime = None,
+    device: options.Device = "cpu",
+    allow_fallback: options.AllowFallback = False,
+    threads: options.ThreadsBySize = None,
+    runtime: options.Runtime = None,
 ) -> None:
     """Check that an exported model returns what the trained one returns, and that its attention is orthogonal.
 

@@ -14,7 +14,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from osa_runtime.cli.options import parse_sizes
+from osa_runtime.atomic import check_writable
+from osa_runtime.cli.options import check_file, parse_sizes
 from osa_runtime.errors import InputError
 
 if TYPE_CHECKING:
@@ -235,7 +236,6 @@ class Files:
 
     def check(self) -> None:
         """Refuse names that are not valid and paths that cannot be written, before the long work."""
-        from osa_runtime.atomic import check_writable
         from osa_runtime.parity.certificate import CERTIFICATE_FILE
 
         taken: dict[Path, str] = {}
@@ -245,12 +245,8 @@ class Files:
             ("--save-inputs", self.inputs, ".npz"),
             ("--save-outputs", self.outputs, ".npz"),
         ):
-            if path is None:
-                continue
-            if path.suffix != suffix:
-                raise InputError(f"{flag} is {path}, expected a name that ends in {suffix}.")
-            check_writable(path)
-            other = taken.setdefault(path.absolute(), flag)
+            check_file(flag, path, suffix)
+            other = flag if path is None else taken.setdefault(path.absolute(), flag)
             if other != flag:
                 raise InputError(f"{other} and {flag} are both {path}; expected two names.")
         if self.folder is not None and not self.folder.is_dir():

@@ -45,31 +45,20 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOME_OF = {
-    "attention_matrix": "osa_runtime.ops",
-    "orthogonal_attention": "osa_runtime.ops",
-    "skew_exponential": "osa_runtime.ops",
-    "OrthogonalSelfAttention": "osa_runtime.nn",
-    "PolynomialSelfAttention": "osa_runtime.nn",
-    "SoftmaxSelfAttention": "osa_runtime.nn",
-    "EncoderConfig": "osa_runtime.models",
-    "SkiplessEncoder": "osa_runtime.models",
-    "SkiplessViT": "osa_runtime.models",
-    "ViTConfig": "osa_runtime.models",
-    "load_checkpoint": "osa_runtime.models",
-    "save_checkpoint": "osa_runtime.models",
-    "Standardisation": "osa_runtime.pixels",
-    "export": "osa_runtime.exporters",
-    "export_checkpoint": "osa_runtime.exporters",
-    "quantize": "osa_runtime.quantization",
-    "Session": "osa_runtime.runtime.session",
-    "load": "osa_runtime.runtime.session",
-    "Evaluation": "osa_runtime.evaluation",
-    "evaluate": "osa_runtime.evaluation",
-    "VerifySettings": "osa_runtime.verification",
-    "compare": "osa_runtime.verification",
-    "verify": "osa_runtime.verification",
-}
+_MEMBERS = {
+    "osa_runtime.ops": ("attention_matrix", "orthogonal_attention", "skew_exponential"),
+    "osa_runtime.nn": ("OrthogonalSelfAttention", "PolynomialSelfAttention", "SoftmaxSelfAttention"),
+    "osa_runtime.models": (
+        "EncoderConfig", "SkiplessEncoder", "SkiplessViT", "ViTConfig", "load_checkpoint", "save_checkpoint",
+    ),
+    "osa_runtime.pixels": ("Standardisation",),
+    "osa_runtime.exporters": ("export", "export_checkpoint"),
+    "osa_runtime.quantization": ("quantize",),
+    "osa_runtime.runtime.session": ("Session", "load"),
+    "osa_runtime.evaluation": ("Evaluation", "evaluate"),
+    "osa_runtime.verification": ("VerifySettings", "compare", "verify"),
+}  # fmt: skip
+_HOME_OF = {name: module for module, names in _MEMBERS.items() for name in names}
 
 __all__ = [
     "__version__",

@@ -18,13 +18,14 @@ from osa_runtime.errors import DataError, InputError
 from osa_runtime.interface import ANY_DTYPE, Interface, TensorSpec
 from osa_runtime.parity.evaluation import Accuracy, Evaluation
 from osa_runtime.pixels import Standardisation
-from osa_runtime.recognition import CHECKPOINT_FOLDER, CONFIG_FILE
+from osa_runtime.recognition import CONFIG_FILE, checkpoint_folder
 from osa_runtime.runtime.device import DeviceSettings
 from osa_runtime.runtime.input_checks import Array
 from osa_runtime.runtime.session import load
 from osa_runtime.training.catalogue import KNOWN, find_known
 from osa_runtime.training.datasets import load_test_images
-from osa_runtime.training.npz import LabelledImages, check_images, check_labels
+from osa_runtime.training.npz import check_images, check_labels
+from osa_runtime.training.sequences import Sequences, check_sequences
 
 __all__ = ["Accuracy", "Evaluation", "evaluate"]
 
@@ -60,7 +61,7 @@ class Classifier:
 
 @contextlib.contextmanager
 def open_classifier(path: Path, where: DeviceSettings) -> Iterator[Classifier]:
-    if path.is_dir() and not (path / MANIFEST_FILE).exists() and _holds_checkpoint(path):
+    if path.is_dir() and not (path / MANIFEST_FILE).exists() and (checkpoint_folder(path) / CONFIG_FILE).exists():
         yield _checkpoint(path, where)
         return
     with warnings.catch_warnings():
@@ -70,15 +71,11 @@ def open_classifier(path: Path, where: DeviceSettings) -> Iterator[Classifier]:
         yield Classifier(str(path), session.interface, session.run)
 
 
-def _holds_checkpoint(path: Path) -> bool:
-    return (path / CONFIG_FILE).exists() or (path / CHECKPOINT_FOLDER / CONFIG_FILE).exists()
-
-
 def _checkpoint(path: Path, where: DeviceSettings) -> Classifier:
     try:
         import torch
 
-        from osa_runtime.models.checkpoint import checkpoint_folder, load_checkpoint, read_standardisation
+        from osa_runtime.models.checkpoint import load_checkpoint, read_standardisation
     except ModuleNotFoundError as error:
         otherwise = ", or evaluate what was exported from it"
         raise missing_package(f"The checkpoint {path}", error.name, "export", otherwise) from error
@@ -95,20 +92,26 @@ def _checkpoint(path: Path, where: DeviceSettings) -> Classifier:
     return Classifier(str(path), replace(interface, pixels=pixels), run)
 
 
-IMAGES, LABELS = "x", "y"
+LABELS = "y"
+TRAINED_ON = {"x", "y", "lengths", "mask", "x_test", "y_test", "lengths_test", "mask_test"}  # by `osa train`
 FORM = (
-    "expected x with images (n, height, width) or (n, height, width, channels) as they were stored, or an array for "
-    "each input of the model as it takes it, and y with a label from 0 on for each sample"
+    "expected x with images (n, height, width) or (n, height, width, channels) as they were stored, or with sequences "
+    "as `osa train --model encoder` takes them, or an array for each input of the model as it takes it, and y with a "
+    "label from 0 on for each sample"
 )
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Labelled ``images`` (n, height, width, channels) as they were stored, or ``arrays``, as the model takes them."""
+    """Labelled ``images`` (n, height, width, channels) as they were stored, ``sequences``, or ``arrays`` by input.
+
+    Vectors (n, N, features) may be images or sequences: the model decides.
+    """
 
     name: str
     labels: Array
     images: Array | None = None
+    sequences: Sequences | None = None
     arrays: Mapping[str, Array] | None = None
     classes: int | None = None  # if it is known that there are no more
     notes: tuple[str, ...] = ()
@@ -118,7 +121,10 @@ class Samples:
 
     def sha256(self) -> str:
         digest = hashlib.sha256()
-        for array in (self.labels, *([self.images] if self.images is not None else (self.arrays or {}).values())):
+        arrays = [array for array in (self.images, *(self.arrays or {}).values()) if array is not None]
+        if self.sequences is not None and self.images is None:
+            arrays += [self.sequences.x, self.sequences.mask]
+        for array in (self.labels, *arrays):
             digest.update(f"{array.shape}{array.dtype.str}".encode())
             digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
@@ -129,11 +135,14 @@ class Samples:
             return self
         chosen = np.linspace(0, len(self) - 1, most).round().astype(np.int64)
         images = None if self.images is None else self.images[chosen]
+        sequences = None if self.sequences is None else self.sequences[chosen]
         arrays = None if self.arrays is None else {name: array[chosen] for name, array in self.arrays.items()}
-        return replace(self, labels=self.labels[chosen], images=images, arrays=arrays)
+        return replace(self, labels=self.labels[chosen], images=images, sequences=sequences, arrays=arrays)
 
     def feeds(self, model: Classifier) -> dict[str, Array]:
         """The feeds of the model for all samples; an error if it takes something else."""
+        if self.sequences is not None and (self.images is None or not _takes_images(model)):
+            return _sequence_feeds(self.name, self.sequences, model)
         if self.images is not None:
             spec = _image_input(model)
             return {spec.name: _prepared(self.images, spec, model)}
@@ -150,38 +159,63 @@ class Samples:
 def read_samples(data: str | Path, folder: str | Path | None = None) -> Samples:
     """Read the test images of a known data set, or an .npz file."""
     if Path(data).suffix != ".npz":
-        known = find_known(str(data)).name if str(data) in KNOWN or not Path(data).exists() else _no_npz(data)
+        if str(data) not in KNOWN and Path(data).exists():
+            raise InputError(f"{data} is not an .npz file, and not one of the data sets {', '.join(KNOWN)}.")
+        known = find_known(str(data)).name
         images = load_test_images(known, folder)
         return Samples(known, images.y, images.x, classes=10)
     path = Path(data)
     content = read_arrays(path)
     if not isinstance(content, dict):
         raise InputError(f"{path} is a single array; {FORM}.")
-    if "x_test" in content and "y_test" in content:
-        return _images(path, check_images(content["x_test"], content["y_test"], f"{path}: x_test", f"{path}: y_test"))
+    content.pop("class_names", None)
+    if {"x_test", "y_test"} <= set(content):
+        return _training_file(path, content, "_test")
     if LABELS not in content or len(content) < 2:
         raise InputError(f"{path} holds {', '.join(content) or 'nothing'}; {FORM}.")
-    if set(content) == {IMAGES, LABELS}:
-        note = "all images of the file: where the model was trained on them, the accuracy flatters it"
-        found = check_images(content[IMAGES], content[LABELS], f"{path}: x", f"{path}: y")
-        return replace(_images(path, found), notes=(note,))
+    if "x" in content and set(content) <= TRAINED_ON:
+        note = "all samples of the file: where the model was trained on them, the accuracy flatters it"
+        return replace(_training_file(path, content, ""), notes=(note,))
     labels = content.pop(LABELS)
     for name, array in content.items():
         check_labels(labels, len(array) if array.ndim else -1, f"{path}: y", f"{path}: {name}")
     return Samples(path.name, labels.astype(np.int64), arrays=content)
 
 
-def _images(path: Path, found: LabelledImages) -> Samples:
-    return Samples(path.name, found.y, found.x)
+def _training_file(path: Path, content: Mapping[str, Array], suffix: str) -> Samples:
+    x, y = content[f"x{suffix}"], content[f"y{suffix}"]
+    padded = {f"lengths{suffix}", f"mask{suffix}"} & set(content)
+    sequences = images = None
+    if x.ndim != 2 and not padded:
+        images = check_images(x, y, f"{path}: x{suffix}", f"{path}: y{suffix}").x
+    if padded or x.ndim == 2 or (x.ndim == 3 and x.dtype.kind == "f"):
+        sequences = check_sequences(path, content, suffix)
+    return Samples(path.name, y.astype(np.int64), images, sequences)
 
 
-def _no_npz(data: str | Path) -> str:
-    raise InputError(f"{data} is not an .npz file, and not one of the data sets {', '.join(KNOWN)}.")
+def _sequence_feeds(name: str, sequences: Sequences, model: Classifier) -> dict[str, Array]:
+    masks = [spec for spec in model.inputs if spec.name == model.interface.mask]
+    tokens, *others = [spec for spec in model.inputs if spec not in masks]
+    x, mask = sequences.x, sequences.mask
+    known = tokens.dtype != ANY_DTYPE
+    if others or (known and (len(tokens.shape), np.dtype(tokens.dtype).kind) != (x.ndim, x.dtype.kind)):
+        kind = "token ids (batch, tokens)" if x.ndim == 2 else f"vectors (batch, tokens, {x.shape[2]})"
+        raise InputError(f"{model.name} takes {', '.join(map(str, model.inputs))}, but {name} holds {kind}.")
+    if not masks and not mask.all():
+        raise InputError(
+            f"{model.name} takes no mask, but {name} holds sequences of {mask.sum(1).min()} to {mask.sum(1).max()} "
+            "tokens; pass some of one length, without padding."
+        )
+    return {tokens.name: x.astype(tokens.dtype) if known else x} | {spec.name: mask for spec in masks}
+
+
+def _takes_images(model: Classifier) -> bool:
+    return len(model.inputs) == 1 and (len(model.inputs[0].shape) == 4 or model.inputs[0].dtype == ANY_DTYPE)
 
 
 def _image_input(model: Classifier) -> TensorSpec:
     spec = model.inputs[0]
-    if len(model.inputs) != 1 or (len(spec.shape) != 4 and spec.dtype != ANY_DTYPE):
+    if not _takes_images(model):
         takes = ", ".join(map(str, model.inputs))
         raise InputError(f"{model.name} takes {takes}, not images (batch, channels, height, width). For data {FORM}.")
     return spec
@@ -242,8 +276,9 @@ def evaluate(
     """Measure the accuracy of an artifact, a model file or a checkpoint on ``data``, and of ``against`` on the same.
 
     ``data`` is digits, mnist or fashion-mnist, of which the test images are taken, or an .npz file: x with images as
-    they were stored, to which the recorded preprocessing is applied, and y with labels; x_test and y_test are
-    preferred if they exist. A file may also hold an array for each input of the model, as it takes them, and y.
+    they were stored, to which the recorded preprocessing is applied, or with sequences, whose lengths or mask say which
+    tokens are real, and y with labels; x_test and y_test are preferred if they exist. A file may also hold an array for
+    each input of the model, as it takes them, and y.
     """
     for name, value in (("batch_size", batch_size), ("limit", limit)):
         if value is not None and value < 1:
@@ -276,13 +311,15 @@ def _answers(
     """The class that the model assigns to each sample, and notes for the reader."""
     with open_classifier(path, where) as model:
         feeds, notes = samples.feeds(model), samples.notes
-        if samples.images is not None and model.standardisation(model.inputs[0].name) is None:
+        unprepared = model.standardisation(model.inputs[0].name) is None
+        if samples.images is not None and _takes_images(model) and unprepared:
             notes += (f"{model.name} records no preprocessing: the images were fed as they are",)
-        size = _batch_size(model, size)
-        found = []
+        fixed = [spec.shape[0] for spec in model.inputs if spec.shape and isinstance(spec.shape[0], int)]
+        size, found = int(fixed[0]) if fixed else size, []
         for start in range(0, len(samples), size):
             tell(model.name, start, len(samples))
-            logits = _run(model, {name: array[start : start + size] for name, array in feeds.items()}, size)
+            portion = {name: array[start : start + size] for name, array in feeds.items()}
+            logits = _run(model, portion, size if fixed else min(size, len(samples) - start))
             _check_classes(model, logits.shape[1], samples)
             answer = np.where(np.isfinite(logits).all(axis=1), logits.argmax(axis=1), NO_ANSWER)
             found.append(answer)
@@ -290,19 +327,12 @@ def _answers(
     return np.concatenate(found), notes
 
 
-def _batch_size(model: Classifier, wanted: int) -> int:
-    fixed = [spec.shape[0] for spec in model.inputs if spec.shape and isinstance(spec.shape[0], int)]
-    return int(fixed[0]) if fixed else wanted
-
-
 def _run(model: Classifier, feeds: Mapping[str, Array], size: int) -> Array:
-    """Run the model; the last rows are repeated if it takes batches of one size only."""
+    """Run the model on batches of this size; the last row is repeated where there are fewer."""
     rows = len(next(iter(feeds.values())))
-    fixed = any(spec.shape and isinstance(spec.shape[0], int) for spec in model.inputs)
-    if fixed and rows < size:
+    if rows < size:
         feeds = {name: np.concatenate([x, np.repeat(x[-1:], size - rows, axis=0)]) for name, x in feeds.items()}
-        return model.logits(feeds, size)[:rows]
-    return model.logits(feeds, rows)
+    return model.logits(feeds, size)[:rows]
 
 
 def _check_classes(model: Classifier, classes: int, samples: Samples) -> None:

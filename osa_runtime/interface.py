@@ -139,10 +139,7 @@ def mask_candidates(specs: Sequence[TensorSpec]) -> list[TensorSpec]:
 
 def check_agreement(declared: Interface, found: Interface, where: str) -> None:
     """Refuse a manifest whose names or types are not the model's: it belongs to another model."""
-    for kind, ours, theirs in (
-        ("inputs", declared.inputs, found.inputs),
-        ("outputs", declared.outputs, found.outputs),
-    ):
+    for kind, ours, theirs in (("inputs", declared.inputs, found.inputs), ("outputs", declared.outputs, found.outputs)):
         if _signature(ours) != _signature(theirs):
             raise InterfaceError(
                 f"{where} declares the {kind} {_listed(ours)}, but the model next to it has {_listed(theirs)}; "

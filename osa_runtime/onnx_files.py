@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 
 import onnx
@@ -88,31 +90,51 @@ def _dtype(element: int) -> str:
     return {"float": "float32", "double": "float64"}.get(name, name)
 
 
+def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """The branches of an If, the body of a Loop or a Scan."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def with_inner(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """The nodes, and those in their branches and loops."""
+    for node in nodes:
+        yield node
+        for body in bodies(node):
+            yield from with_inner(body.node)
+
+
 def reads(node: onnx.NodeProto) -> Iterator[str]:
     """The values that a node reads, also inside its branches and loops, except those that a body makes itself."""
     yield from (name for name in node.input if name)
-    for attribute in node.attribute:
-        for graph in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
-            made = {name for inner in graph.node for name in inner.output}
-            made |= {value.name for value in (*graph.input, *graph.initializer)}
-            for inner in graph.node:
-                yield from (name for name in reads(inner) if name not in made)
-            yield from (value.name for value in graph.output if value.name not in made)
+    for graph in bodies(node):
+        made = {name for inner in graph.node for name in inner.output}
+        made |= {value.name for value in (*graph.input, *graph.initializer)}
+        for inner in graph.node:
+            yield from (name for name in reads(inner) if name not in made)
+        yield from (value.name for value in graph.output if value.name not in made)
 
 
 def renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
     """A copy that reads other values, also inside its branches and loops."""
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
-    copy.input[:] = [names.get(name, name) for name in node.input]
-    for attribute in copy.attribute:
-        for graph in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
-            inner = [renamed(part, names) for part in graph.node]
-            del graph.node[:]
-            graph.node.extend(inner)
-            for value in graph.output:
-                value.name = names.get(value.name, value.name)
-    return copy
+    result = copy.deepcopy(node)
+    result.input[:] = [names.get(name, name) for name in node.input]
+    for graph in bodies(result):
+        inner = [renamed(part, names) for part in graph.node]
+        del graph.node[:]
+        graph.node.extend(inner)
+        for value in graph.output:
+            value.name = names.get(value.name, value.name)
+    return result
+
+
+def free_name(name: str, taken: set[str]) -> str:
+    """The name, numbered from 2 on if it is taken; it is added to ``taken``."""
+    free = next(free for i in count(1) if (free := name if i == 1 else f"{name}_{i}") not in taken)
+    taken.add(free)
+    return free
 
 
 def makers(nodes: Sequence[onnx.NodeProto]) -> dict[str, int]:

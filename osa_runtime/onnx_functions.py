@@ -6,10 +6,12 @@ graph they are those that an export without the function has: ``module.path.part
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Collection, Iterable, Iterator
-from itertools import count
 
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
+
+from osa_runtime.onnx_files import bodies, free_name
 
 ATTENTION_DOMAIN = "ai.osa"
 
@@ -37,8 +39,7 @@ def expanded(model: ModelProto, keep: Collection[Key] = ()) -> ModelProto:
     functions = {key: function for key, function in module_functions(model).items() if key not in keep}
     if not functions:
         return model
-    result = ModelProto()
-    result.CopyFrom(model)
+    result = copy.deepcopy(model)
     del result.graph.node[:], result.functions[:]
     for node in _Expansion(functions, model.graph).nodes(model.graph.node):
         if node.op_type == "Constant" and node.attribute[0].name == "value":
@@ -77,36 +78,24 @@ class _Expansion:
 
         def renamed(name: str) -> str:
             if name and name not in names:
-                names[name] = _free(joined(path, name), self._values)
+                names[name] = free_name(joined(path, name), self._values)
             return names.get(name, name)
 
-        return [_renamed(node, renamed, lambda name: _free(joined(path, name), self._nodes)) for node in function.node]
-
-
-def _free(name: str, taken: set[str]) -> str:
-    one = next(one for i in count(1) if (one := name if i == 1 else f"{name}_{i}") not in taken)
-    taken.add(one)
-    return one
+        return [
+            _renamed(node, renamed, lambda name: free_name(joined(path, name), self._nodes)) for node in function.node
+        ]
 
 
 def _renamed(node: NodeProto, renamed: Callable[[str], str], node_name: Callable[[str], str]) -> NodeProto:
     """A copy with other names, also inside its branches and loops."""
-    copy = NodeProto()
-    copy.CopyFrom(node)
-    copy.name = node_name(node.name or f"/{node.op_type}")
-    copy.input[:] = map(renamed, node.input)
-    copy.output[:] = map(renamed, node.output)
-    for graph in _graphs(copy):
+    result = copy.deepcopy(node)
+    result.name = node_name(node.name or f"/{node.op_type}")
+    result.input[:] = map(renamed, node.input)
+    result.output[:] = map(renamed, node.output)
+    for graph in bodies(result):
         for value in [*graph.input, *graph.output, *graph.initializer, *graph.value_info]:
             value.name = renamed(value.name)
         inner = [_renamed(part, renamed, node_name) for part in graph.node]
         del graph.node[:]
         graph.node.extend(inner)
-    return copy
-
-
-def _graphs(node: NodeProto) -> Iterator[GraphProto]:
-    for attribute in node.attribute:
-        if attribute.type == AttributeProto.GRAPH:
-            yield attribute.g
-        yield from attribute.graphs
+    return result

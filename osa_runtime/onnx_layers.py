@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -9,6 +10,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from osa_runtime.manifest import AttentionCall
+from osa_runtime.onnx_files import with_inner
 from osa_runtime.onnx_functions import expanded
 
 DOMAIN, LAYER, ATTENTION = "ai.osa", "OrthogonalSelfAttention", "OrthogonalAttention"
@@ -24,8 +26,7 @@ def with_linear_apart(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model with each layer and the linear one behind it as nodes of their own, named after their modules."""
     if not any(node.domain == DOMAIN and node.op_type == JOINED for node in model.graph.node):
         return model
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
+    result = copy.deepcopy(model)
     del result.graph.node[:]
     for node in model.graph.node:
         result.graph.node.extend(_taken_apart(node) if node.op_type == JOINED else [node])
@@ -51,8 +52,7 @@ def with_projections(
     model = with_linear_apart(expanded(model))
     if not any(map(is_layer, model.graph.node)):
         return model, tuple(calls)
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
+    result = copy.deepcopy(model)
     sizes = {tensor.name: list(tensor.dims) for tensor in model.graph.initializer}
     shapes: dict[str, list[int]] = {}
     del result.graph.node[:]
@@ -94,7 +94,7 @@ def _call(call: AttentionCall, node: onnx.NodeProto) -> AttentionCall:
 
 def _drop_unused_functions(model: onnx.ModelProto) -> None:
     functions = {function.name: function for function in model.functions}
-    waiting, needed = list(_called(model.graph.node)), set[str]()
+    waiting, needed = _called(model.graph.node), set[str]()
     while waiting:
         name = waiting.pop()
         if name in functions and name not in needed:
@@ -105,9 +105,5 @@ def _drop_unused_functions(model: onnx.ModelProto) -> None:
     model.functions.extend(kept)
 
 
-def _called(nodes: Iterable[onnx.NodeProto]) -> Iterable[str]:
-    for node in nodes:
-        if node.domain == DOMAIN:
-            yield node.op_type
-        for attribute in node.attribute:
-            yield from _called(attribute.g.node)
+def _called(nodes: Iterable[onnx.NodeProto]) -> list[str]:
+    return [node.op_type for node in with_inner(nodes) if node.domain == DOMAIN]

@@ -75,12 +75,7 @@ class Standardisation:
         return (applied if np.dtype(dtype).kind == "f" else np.rint(applied)).astype(dtype)
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "formula": FORMULA,
-            "mean": list(self.mean),
-            "std": list(self.std),
-            "pixels": list(self.pixels),
-        }
+        return {"formula": FORMULA, "mean": list(self.mean), "std": list(self.std), "pixels": list(self.pixels)}
 
     @classmethod
     def from_dict(cls, fields: Any) -> Standardisation:

@@ -14,15 +14,11 @@ from osa_runtime.errors import ExportError, OsaError
 Listener = Callable[[str, float | None], None]
 
 
-def _silent(step: str, seconds: float | None) -> None:  # a listener's signature
-    pass
-
-
 class Progress:
     """Calls ``listener(step, None)`` when a step starts and ``listener(step, seconds)`` when it is done."""
 
-    def __init__(self, listener: Listener | None = None) -> None:
-        self._tell = listener or _silent
+    def __init__(self, listener: Listener | None) -> None:
+        self._tell = listener or (lambda _, __: None)
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[None]:

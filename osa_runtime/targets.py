@@ -20,7 +20,7 @@ class Target:
     """``options`` are those of ``export``. ``package`` writes ``file`` from the exported program, if it has one.
 
     ``lacks`` has the reason for each of functions, control_flow, float64, float16 and dynamic_axes that a model may not
-    have; ``advice`` is for whoever runs the model there.
+    have; ``advice`` is for users of the runtime.
     """
 
     name: str
@@ -50,8 +50,8 @@ class Target:
         return {**self.options, **asked}
 
     def _reason(self, option: str) -> str:
-        fact = {"functions": "functions", "core": "float64", "dtype": "float16"}.get(option, "")
-        return f": {self.runtime} {self.lacks[fact]}" if fact in self.lacks else ""
+        need = {"functions": "functions", "core": "float64", "dtype": "float16"}.get(option, "")
+        return f": {self.runtime} {self.lacks[need]}" if need in self.lacks else ""
 
     @property
     def fixed(self) -> dict[str, Any]:
@@ -59,31 +59,31 @@ class Target:
         dtype = {"dtype": "fp32"} if "float16" in self.lacks else {}
         return {"format": "onnx"} | dtype | {name: value for name, value in self.options.items() if name != "squarings"}
 
-    def objections(self, facts: GraphNeeds) -> Iterator[str]:
+    def objections(self, needs: GraphNeeds) -> Iterator[str]:
         """The reasons for which a model does not run there, or does not answer right."""
-        if facts.format != self.format:
-            yield f"it is {facts.format}, and {self.runtime} is given {self.format}"
+        if needs.format != self.format:
+            yield f"it is {needs.format}, and {self.runtime} is given {self.format}"
             return
-        if facts.undefined:
-            yield f"{_some(facts.undefined)} has no definition in the file: a tool in between has dropped the functions"
+        if needs.undefined:
+            yield f"{_some(needs.undefined)} has no definition in the file: a tool in between has dropped the functions"
         found = {
-            "functions": f"it has model-local functions ({_some(facts.functions)})",
-            "control_flow": f"it has {' and '.join(facts.control_flow)}",
-            "dynamic_axes": f"its axes {_some(facts.dynamic_axes)} are dynamic",
-            "float64": f"it computes in float64, for instance in {_some(facts.float64)}",
-            "float16": f"it has {_some(facts.float16)}",
+            "functions": f"it has model-local functions ({_some(needs.functions)})",
+            "control_flow": f"it has {' and '.join(needs.control_flow)}",
+            "dynamic_axes": f"its axes {_some(needs.dynamic_axes)} are dynamic",
+            "float64": f"it computes in float64, for instance in {_some(needs.float64)}",
+            "float16": f"it has {_some(needs.float16)}",
         }
-        for fact in (fact for fact in found if fact in self.lacks and getattr(facts, fact)):
-            yield f"{found[fact]}, and {self.runtime} {self.lacks[fact]}"
-        if hiding := self.hides_nan.intersection(facts.may_hide_nan):
+        for need in (need for need in found if need in self.lacks and getattr(needs, need)):
+            yield f"{found[need]}, and {self.runtime} {self.lacks[need]}"
+        if hiding := self.hides_nan.intersection(needs.may_hide_nan):
             yield (
                 f"its {' and '.join(sorted(hiding))} would return a number for NaN there, and so hide that an "
                 "attention is out of range"
             )
-        if facts.opset is not None and facts.opset > self.newest_opset:
-            yield f"it has opset {facts.opset}, and {self.newest_opset} is the newest that is known to be read there"
-        if facts.ir_version is not None and facts.ir_version > self.newest_ir:
-            yield f"it has IR version {facts.ir_version}, and {self.newest_ir} is the newest that is read there"
+        if needs.opset is not None and needs.opset > self.newest_opset:
+            yield f"it has opset {needs.opset}, and {self.newest_opset} is the newest that is known to be read there"
+        if needs.ir_version is not None and needs.ir_version > self.newest_ir:
+            yield f"it has IR version {needs.ir_version}, and {self.newest_ir} is the newest that is read there"
 
 
 @dataclass(frozen=True)
@@ -119,16 +119,8 @@ FIXED_SIZES = {"dynamic_axes": "takes tensors of the sizes that a program was ex
 TARGETS = {
     target.name: target
     for target in (
-        Target(
-            "ort",
-            "ONNX Runtime",
-            tried="1.17.3, 1.18.1, 1.20.1, 1.22.1, 1.25.1 and 1.31.1",
-        ),
-        Target(
-            "ort-web",
-            "ONNX Runtime Web (WASM)",
-            tried="1.30.0 in Chromium 156",
-        ),
+        Target("ort", "ONNX Runtime", tried="1.17.3, 1.18.1, 1.20.1, 1.22.1, 1.25.1 and 1.31.1"),
+        Target("ort-web", "ONNX Runtime Web (WASM)", tried="1.30.0 in Chromium 156"),
         Target(
             "webgpu",
             "ONNX Runtime Web (WebGPU)",
@@ -191,14 +183,7 @@ TARGETS = {
             package="litert_torch",
             file="model.tflite",
         ),
-        Target(
-            "aoti",
-            "AOTInductor",
-            {"format": "pt2"},
-            tried="torch 2.13",
-            package="torch",
-            file="compiled.pt2",
-        ),
+        Target("aoti", "AOTInductor", {"format": "pt2"}, tried="torch 2.13", package="torch", file="compiled.pt2"),
         Target(
             "cuda-graph",
             "ONNX Runtime on CUDA",

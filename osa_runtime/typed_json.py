@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
+from dataclasses import MISSING
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -64,7 +65,8 @@ class _Decoder:
     def _object(self, kind: Any, value: Any, where: str) -> Any:
         _checked(value, isinstance(value, dict), where, "an object")
         fields = dataclasses.fields(kind)
-        needed = {field.name for field in fields if self._whole or _has_no_default(field)}
+        optional = {f.name for f in fields if f.default is not MISSING or f.default_factory is not MISSING}
+        needed = {field.name for field in fields} - (set() if self._whole else optional)
         missing, unknown = sorted(needed - set(value)), sorted(set(value) - {field.name for field in fields})
         if missing or unknown:
             raise ValueError(f"{where} lacks {missing or 'nothing'} and has the unknown fields {unknown or 'none'}")
@@ -74,10 +76,6 @@ class _Decoder:
 
 def _fitting(kinds: tuple[Any, ...], value: Any) -> Any:
     return next((kind for kind in kinds if type(value) in PLAIN.get(kind, ())), kinds[0])
-
-
-def _has_no_default(field: dataclasses.Field[Any]) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def _number(text: str) -> float | str:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+
 import onnx
 from onnx import TensorProto, helper
 
 from osa_runtime.exporters import FunctionChoice, build_functions
+
+functions_of = functools.cache(build_functions)
 
 
 def attention_model(choice: FunctionChoice, opset: int = 18, dtype: int = TensorProto.FLOAT) -> onnx.ModelProto:
@@ -19,5 +23,5 @@ def attention_model(choice: FunctionChoice, opset: int = 18, dtype: int = Tensor
     node = helper.make_node("OrthogonalAttention", [i.name for i in inputs], ["y"], name="attention", domain="ai.osa")
     graph = helper.make_graph([node], "test", inputs, [info("y", dtype, "b", "h", "n", "e")])
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid("ai.osa", 1)]
-    functions = build_functions(choice, opset)
+    functions = functions_of(choice, opset)
     return helper.make_model(graph, functions=functions, opset_imports=opsets, ir_version=10)

@@ -30,22 +30,27 @@ def kept_in(home: Path) -> Iterator[None]:
     from unittest import mock
 
     from torch._dynamo import config
+    from torch._export import utils
     from torch._export.serde import serialize
-    from torch.onnx._internal.exporter._registration import onnxscript_apis
+    from torch.onnx._internal.exporter import _registration
 
     from osa_runtime.verification import expectation
 
     home.mkdir(exist_ok=True)
     _home.append(home)
-    # torch reads its operators anew in every export, for a fifth of the time, and type hints for every node of a .pt2
-    # file, for a third of it. Its cache of what operators return pays for deep models; those of the tests are small,
-    # and without it a graph of theirs takes a quarter less, with the same bytes.
-    operators = functools.cache(onnxscript_apis.get_torchlib_ops)
+    # torch reads its operators and their signatures anew in every export, for a third of the time, and type hints for
+    # every node of a .pt2 file, for another third. Its cache of what operators return pays for deep models; those of
+    # the tests are small, and without it a graph of theirs takes a quarter less, with the same bytes.
+    operators = functools.cache(_registration.onnxscript_apis.get_torchlib_ops)
+    signatures = functools.cache(_registration._schemas.op_signature_from_function)
+    named = functools.cache(utils._materialize_cpp_cia_ops)
     hints = functools.cache(lambda cls: typing.get_type_hints(cls, globalns=vars(serialize.schema)))
     cached = SimpleNamespace(**vars(typing) | {"get_type_hints": lambda cls, globalns: hints(cls)})
     with (
         mock.patch.object(expectation, "export_checkpoint", export_checkpoint),
-        mock.patch.object(onnxscript_apis, "get_torchlib_ops", operators),
+        mock.patch.object(_registration.onnxscript_apis, "get_torchlib_ops", operators),
+        mock.patch.object(_registration._schemas, "op_signature_from_function", signatures),
+        mock.patch.object(utils, "_materialize_cpp_cia_ops", named),
         mock.patch.object(serialize, "typing", cached),
         mock.patch.object(config, "fake_tensor_cache_enabled", False),
     ):

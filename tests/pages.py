@@ -30,9 +30,9 @@ def commands(program: str) -> list[list[str]]:
 
 
 def follow(command: list[str]) -> None:
-    """In this process, which has loaded torch; only servers are started."""
+    """In this process, which has loaded torch; only servers are started. Benchmarks measure for a shorter time."""
     if command[1] != "serve":
-        done = CliRunner().invoke(app, command[1:])
+        done = CliRunner().invoke(app, command[1:] + ["--seconds", "0.1"] * (command[1] == "bench"))
         assert done.exit_code == 0, f"{command}: {done.output}"
         return
     ports = ["--http-port", "0", "--grpc-port", "0"]  # other tests may serve at the same time

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from osa_runtime import export, load
 from osa_runtime.benchmarking.result import Percentiles, spread_of
@@ -29,18 +29,9 @@ def write_mlp(folder: Path) -> Path:
     """A model that runs in some microseconds, so that what is measured is the server."""
     torch.manual_seed(0)
     layers = nn.Sequential(nn.Linear(64, 64, bias=False), nn.ReLU(), nn.Linear(64, 10, bias=False))
-    return _write(layers, torch.zeros(2, 64), folder)
-
-
-def write_mean(folder: Path) -> Path:
-    """The mean of each channel of an image: next to no work on as many bytes as a vision transformer takes."""
-    return _write(nn.AdaptiveAvgPool2d(1), torch.zeros(2, 3, 224, 224), folder)
-
-
-def _write(module: nn.Module, example: Tensor, folder: Path) -> Path:
+    names = {"input_names": ["x"], "output_names": ["y"]}
     axes = {"x": {0: torch.export.Dim("batch", min=1)}}
-    export(module, example, folder, input_names=["x"], output_names=["y"], dynamic_shapes=axes, checked=False)
-    return folder
+    return export(layers, torch.zeros(2, 64), folder, dynamic_shapes=axes, checked=False, **names).folder
 
 
 class Served:

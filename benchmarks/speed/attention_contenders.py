@@ -35,16 +35,14 @@ class Point(NamedTuple):
     batch: int
     tokens: int
     width: int
-    norm: float = TRAINED_NORM
 
     def __str__(self) -> str:
-        norm = "" if self.norm == TRAINED_NORM else f", ‖S‖ = {self.norm:g}"
-        return f"batch {self.batch}, {self.tokens} tokens, d = {self.width}{norm}"
+        return f"batch {self.batch}, {self.tokens} tokens, d = {self.width}"
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """q, k and v are (batch, heads, tokens, width); the largest ‖scale·(QKᵀ − KQᵀ)‖₂ is the point's norm."""
+    """q, k and v are (batch, heads, tokens, width); the largest ‖scale·(QKᵀ − KQᵀ)‖₂ is that of trained models."""
 
     q: Tensor
     k: Tensor
@@ -84,7 +82,7 @@ def make_inputs(point: Point) -> Inputs:
     generator = torch.Generator().manual_seed(point.tokens + point.width)
     shape = (point.batch, HEADS, point.tokens, point.width)
     q, k, v = (torch.randn(shape, generator=generator) for _ in range(3))
-    factor = (point.norm / spectral_norm(q, k, point.width**-0.5)) ** 0.5
+    factor = (TRAINED_NORM / spectral_norm(q, k, point.width**-0.5)) ** 0.5
     return Inputs(q * factor, k * factor, v)
 
 
@@ -94,9 +92,8 @@ def spectral_norm(q: Tensor, k: Tensor, scale: float) -> float:
 
 
 PACKED, SEPARATE, EAGER = "ours, packed", "ours, separate", "ours, eager"
-PAPER, DENSE = "paper, eager", "matrix_exp, eager"
-SOFTMAX, SDPA, SGEMM = "softmax, ORT", "softmax, torch", "sgemm"
-ALL = (SEPARATE, PACKED, EAGER, PAPER, DENSE, SOFTMAX, SDPA)
+PAPER, SOFTMAX, SGEMM = "paper, eager", "softmax, ORT", "sgemm"
+ALL = (SEPARATE, PACKED, EAGER, PAPER, SOFTMAX)
 HOLD_SCORES = ("Attention", "MatMul–Softmax–MatMul")
 MOST_SCORES = 2 << 30  # bytes of N × N scores; variants that hold them are left out beyond
 SGEMM_SIZE = 1536
@@ -108,9 +105,9 @@ class Operators:
 
     def __init__(self, width: int, threads: int, folder: Path) -> None:
         torch.set_num_threads(threads)
-        self.width, self._threads = width, threads
-        self.artifacts = {layout: export_operator(layout, width, folder) for layout in (PACKED, SEPARATE)}
-        models = {name: (path / "model.onnx").read_bytes() for name, path in self.artifacts.items()} | peers(width)
+        self._threads = threads
+        artifacts = {layout: export_operator(layout, width, folder) for layout in (PACKED, SEPARATE)}
+        models = {name: (path / "model.onnx").read_bytes() for name, path in artifacts.items()} | peers(width)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.log_severity_level = threads, 3
         self._sessions = {
@@ -122,19 +119,15 @@ class Operators:
         inputs = make_inputs(point)
         exact = cache(lambda softmax: inputs.exact_softmax() if softmax else inputs.exact_orthogonal())
         with torch.inference_mode():
-            variants = {name: found for name in names if (found := self._variants(name, inputs))}
-            known = lambda name: None if name == SGEMM else exact(name in (SOFTMAX, SDPA))  # noqa: E731
+            variants = {name: self._variants(name, inputs) for name in names}
+            known = lambda name: None if name == SGEMM else exact(name == SOFTMAX)  # noqa: E731
             return measure_row(point, variants, known, pace, self._threads)
 
     def _variants(self, name: str, inputs: Inputs) -> dict[str, Variant]:
         arguments = (inputs.q, inputs.k, inputs.v, inputs.scale)
         tokens = inputs.q.size(-2)
-        if name in (EAGER, PAPER, DENSE):
-            method = {EAGER: orthogonal_attention, PAPER: paper_attention, DENSE: dense_exponential}[name]
-            too_large = name == DENSE and tokens > 2 * self.width  # S is larger than the core
-            return {} if too_large else {"": Variant(partial(method, *arguments))}
-        if name == SDPA:
-            return {"": Variant(partial(nn.functional.scaled_dot_product_attention, *arguments[:3]))}
+        if name in (EAGER, PAPER):
+            return {"": Variant(partial(orthogonal_attention if name == EAGER else paper_attention, *arguments))}
         if name == SEPARATE:
             return {"": Variant(self._run(SEPARATE, inputs.by_head))}
         if name == PACKED:
@@ -175,12 +168,6 @@ def share_of_sgemm(row: Row, ours: str) -> Percentiles | None:
 
 def _split(merged: NDArray[np.float32]) -> Tensor:
     return torch.from_numpy(merged).unflatten(-1, (HEADS, -1)).transpose(1, 2)
-
-
-def dense_exponential(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    """The exponential of S itself, which may be faster while S is smaller than the core."""
-    products = q @ k.mT
-    return torch.linalg.matrix_exp(scale * (products - products.mT)) @ v
 
 
 class SeparateAttention(nn.Module):

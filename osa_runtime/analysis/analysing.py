@@ -22,7 +22,10 @@ RANDOM = "random inputs"
 
 @dataclass(frozen=True)
 class LayerFacts:
-    """Facts of one layer; those of heads are lists. ``defects`` are ‖AᵀA − I‖, the largest entry."""
+    """Facts of one layer; those of heads are lists. ``defects`` are ‖AᵀA − I‖, the largest entry.
+
+    ``without_jacobian`` says why there are no singular values of it.
+    """
 
     name: str
     norms: tuple[float, ...] | None
@@ -34,6 +37,7 @@ class LayerFacts:
     effective_rank: float
     largest_singular_value: float | None
     smallest_singular_value: float | None
+    without_jacobian: str | None = None
 
     @property
     def condition(self) -> float | None:
@@ -54,6 +58,14 @@ class Analysis:
     layers: tuple[LayerFacts, ...]
     views: tuple[LayerView, ...]
     pictures: Array | None
+
+    def without_jacobian(self) -> dict[str, list[str]]:
+        """Why there are no singular values, and the layers of which there are none."""
+        found: dict[str, list[str]] = {}
+        for layer in self.layers:
+            if layer.without_jacobian is not None:
+                found.setdefault(layer.without_jacobian, []).append(layer.name)
+        return found
 
     def to_json(self) -> dict[str, Any]:
         facts = {key: getattr(self, key) for key in ("model", "kind", "data", "rows", "tokens")}
@@ -95,7 +107,8 @@ def analyze(
 def _facts(view: LayerView) -> LayerFacts:
     a = view.matrices.double()
     defects = (a.mT @ a - torch.eye(a.size(-1), dtype=torch.float64)).abs().amax((-2, -1)).amax(0)
-    largest, smallest = view.extremes or (None, None)
+    reason = view.extremes if isinstance(view.extremes, str) else None
+    largest, smallest = (None, None) if isinstance(view.extremes, str) else view.extremes
     cosines = [float(mean_cosine(x)) for x in view.tokens if len(x) > 1]
     return LayerFacts(
         view.name,
@@ -108,4 +121,5 @@ def _facts(view: LayerView) -> LayerFacts:
         mean(float(effective_rank(x)) for x in view.tokens),
         largest,
         smallest,
+        reason,
     )

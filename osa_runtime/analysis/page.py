@@ -106,10 +106,8 @@ def _table(analysis: Analysis) -> Html:
 
 
 def _without_jacobian(analysis: Analysis) -> list[Html]:
-    if any(layer.condition is not None for layer in analysis.layers):
-        return []
-    reason = "the sequences are too long" if analysis.kind == "checkpoint" else "an artifact has no gradients"
-    return [tag("p", f"Singular values of the layers' Jacobians are missing: {reason}.")]
+    missing = analysis.without_jacobian()
+    return [tag("p", f"No Jacobian of {', '.join(layers)}: {reason}.") for reason, layers in missing.items()]
 
 
 def _row(layer: LayerFacts) -> tuple[object, ...]:

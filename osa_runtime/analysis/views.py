@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from osa_runtime.analysis.measures import (
     matrices,
     recorded_inputs,
 )
+from osa_runtime.analysis.rebuilt import answers_alike, matrices_of, rebuilt
 from osa_runtime.errors import InputError
 from osa_runtime.evaluation import Samples, open_classifier
 from osa_runtime.interface import Interface
@@ -43,8 +45,7 @@ class LayerView:
     """A layer in one run: its matrices (batch, heads, N, N), and ‖S‖ and α for OSA by head.
 
     ``tokens`` are the real ones of each sequence, (N, D). ``extremes`` are the largest and the smallest singular value
-    of the layer's Jacobian on the first sequence; None where there are no gradients, as in an artifact, or too many
-    tokens.
+    of the layer's Jacobian on the first sequence, in float64, or the reason why they are not known.
     """
 
     name: str
@@ -52,7 +53,7 @@ class LayerView:
     matrices: Tensor
     norms: tuple[float, ...] | None
     alphas: tuple[float, ...] | None
-    extremes: tuple[float, float] | None = None
+    extremes: tuple[float, float] | str
 
 
 def feeds_of(path: Path, samples: Samples | None, rows: int) -> tuple[dict[str, Array], Interface]:
@@ -79,10 +80,14 @@ def _eager_view(name: str, layer: ProjectedAttention, x: Tensor, mask: Tensor | 
         if isinstance(layer, OrthogonalSelfAttention):
             norms = _floats(exponent_norms(layer, x, mask).amax(0))
             alphas = _floats(layer.alpha)
-    real, extremes = _real(x, mask), None
-    if real[0].numel() <= LARGEST_JACOBIAN:
-        extremes = extreme_singular_values(jacobian(layer, real[0][None]))
-    return LayerView(name, real, a, norms, alphas, extremes)
+    real = _real(x, mask)
+    return LayerView(name, real, a, norms, alphas, _extremes(copy.deepcopy(layer), real[0]))
+
+
+def _extremes(layer: ProjectedAttention, tokens: Tensor) -> tuple[float, float] | str:
+    if tokens.numel() > LARGEST_JACOBIAN:
+        return f"a sequence holds {tokens.numel()} numbers, and it is computed for up to {LARGEST_JACOBIAN}"
+    return extreme_singular_values(jacobian(layer.double(), tokens.double()[None]))
 
 
 def _real(x: Tensor, mask: Tensor | None) -> tuple[Tensor, ...]:
@@ -94,26 +99,42 @@ def artifact_layers(path: Path, feeds: Mapping[str, Array]) -> list[LayerView]:
     subject = Subject.open(path, DeviceSettings())
     parts = subject.model_parts()
     try:
-        if not parts.attentions:
+        attentions = [name for name in parts.attentions if name in parts.units]
+        if not attentions:
             raise InputError(
                 f"{path} shows no layer of orthogonal attention; analyze the checkpoint that it was exported from."
             )
-        tokens = parts.inputs_of(parts.attentions, feeds)
-        cores = parts.cores_of(parts.attentions, feeds)
-        return [_artifact_view(parts, name, tokens[name], cores[name]) for name in parts.attentions]
+        tokens, answers = parts.inputs_of(attentions, feeds), parts.outputs_of(attentions, feeds)
+        cores, matrices = parts.cores_of(attentions, feeds), matrices_of(subject.session)
+        layers = {name: rebuilt(name, matrices, cores[name]) for name in attentions}
+        return [_artifact_view(parts, n, (tokens[n], answers[n]), cores[n], layers[n]) for n in attentions]
     finally:
         parts.close()
 
 
-def _artifact_view(parts: ModelParts, name: str, tokens: Array, core: Core) -> LayerView:
+def _artifact_view(
+    parts: ModelParts, name: str, run: tuple[Array, Array], core: Core, layer: OrthogonalSelfAttention | None
+) -> LayerView:
+    """``run`` are the tokens that the layer received, and its answer."""
     _check_length(name, core.q.shape[-2])
     q, k = (torch.tensor(x) for x in (core.q, core.k))  # copies: those of a runtime may be read-only
     mask = None if core.mask is None else torch.tensor(core.mask)
     scale = torch.tensor(core.scale, dtype=torch.float64).expand(q.size(1))
     norms = spectral_norm(masked(q, mask), masked(k, mask), scale)
     alphas = _floats(scale * math.sqrt(q.size(-1)))
-    real = _real(torch.tensor(tokens), mask if mask is None else mask.reshape(tokens.shape[:2]))
-    return LayerView(name, real, _whole(parts, name, core), _floats(norms.amax(0)), alphas)
+    tokens, answers = (_real(torch.tensor(x), mask if mask is None else mask.reshape(x.shape[:2])) for x in run)
+    extremes = _rebuilt_extremes(layer, tokens[0], answers[0])
+    return LayerView(name, tokens, _whole(parts, name, core), _floats(norms.amax(0)), alphas, extremes)
+
+
+def _rebuilt_extremes(
+    layer: OrthogonalSelfAttention | None, tokens: Tensor, answer: Tensor
+) -> tuple[float, float] | str:
+    if layer is None:
+        return "the artifact does not hold the matrices of a layer of this package in floating point"
+    if not answers_alike(layer, tokens, answer):
+        return "the layer that its matrices make in eager PyTorch does not answer as the artifact does"
+    return _extremes(layer, tokens)
 
 
 def _whole(parts: ModelParts, name: str, core: Core) -> Tensor:

@@ -113,9 +113,6 @@ class Benchmark:
             notes=tuple(notes),
         )
 
-    def close(self) -> None:
-        self._session.close()
-
     def _measure(
         self, configuration: Configuration, feeds: Mapping[str, Array], show_progress: ShowProgress
     ) -> Measurement:

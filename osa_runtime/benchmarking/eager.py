@@ -17,7 +17,7 @@ from osa_runtime.exporters.eager import rounding_depth
 from osa_runtime.models import load_checkpoint
 from osa_runtime.models.checkpoint import WEIGHTS_FILE, checkpoint_folder
 from osa_runtime.runtime.device import parse_device, torch_cuda_problem
-from osa_runtime.runtime.torch_session import torch_threads
+from osa_runtime.runtime.torch_session import cause_of, torch_threads
 
 Array = NDArray[Any]
 
@@ -53,14 +53,10 @@ class EagerModel:
             raise
         except Exception as error:
             raise RunError(
-                f"The checkpoint {self.checkpoint} fails on the inputs of the artifact ({_line(error)}); "
+                f"The checkpoint {self.checkpoint} fails on the inputs of the artifact ({cause_of(error)[:300]}); "
                 "is it the one that was exported?"
             ) from error
         return [outputs.cpu().numpy()] if isinstance(outputs, Tensor) else [x.cpu().numpy() for x in outputs]
 
     def _tensor(self, array: Array) -> Tensor:
         return torch.from_numpy(np.require(array, requirements=["C", "W"])).to(self._device)
-
-
-def _line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

@@ -46,9 +46,8 @@ def measure_memory(job: Mapping[str, Any], feeds: Sequence[Mapping[str, Array]])
         files = []
         for number, arrays in enumerate(feeds):
             files.append(str(Path(folder) / f"{number}.npz"))
-            np.savez(
-                files[-1], *arrays.values()
-            )  # by number: an input may have the name of one of savez's own arguments
+            # By number: an input may have the name of one of savez's own arguments.
+            np.savez(files[-1], *arrays.values())
         text = json.dumps({**job, "feeds": files, "names": [list(arrays) for arrays in feeds]})
         command = [sys.executable, "-m", "osa_runtime.benchmarking.memory"]
         child = subprocess.run(command, input=text, capture_output=True, text=True, check=False)

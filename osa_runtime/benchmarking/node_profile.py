@@ -33,22 +33,13 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True)
 class ProfileRow:
-    """``name`` is an operator's or a node's; ``milliseconds`` and ``calls`` are per run of the model."""
+    """``name`` is an operator's or a node's; ``share`` is that of the whole run."""
 
     name: str
     operator: str
-    milliseconds: float
+    ms_per_run: float
     share: float
-    calls: float
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "operator": self.operator,
-            "ms_per_run": self.milliseconds,
-            "share": self.share,
-            "calls_per_run": self.calls,
-        }
+    calls_per_run: float
 
 
 @dataclass(frozen=True)
@@ -56,13 +47,6 @@ class NodeProfile:
     runs: int
     operators: tuple[ProfileRow, ...]
     nodes: tuple[ProfileRow, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "runs": self.runs,
-            "operators": [row.as_dict() for row in self.operators],
-            "nodes": [row.as_dict() for row in self.nodes],
-        }
 
 
 def profile_artifact(settings: BenchmarkSettings, feeds: Mapping[str, Array], trace: Path) -> NodeProfile:

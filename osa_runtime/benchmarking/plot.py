@@ -23,7 +23,7 @@ def draw_benchmark(result: BenchmarkResult, path: Path) -> None:
 
     def draw(figure: Any) -> None:
         latency, throughput = figure.subplots(1, 2)
-        _draw(latency, result, "Latency: median, shaded to p90 (ms)", lambda f: f.p50, lambda f: f.p90)
+        _draw(latency, result, "Latency: median, shaded to p90 (ms)", lambda f: f.p50_ms, lambda f: f.p90_ms)
         _draw(throughput, result, "Throughput (rows/s)", lambda f: f.rows_per_second, None)
         _label_ratios(latency, result)
         legend_below(figure, latency)
@@ -65,7 +65,7 @@ def _label_ratios(axes: Any, result: BenchmarkResult) -> None:
     halo = [withStroke(linewidth=3, foreground="white")]
     for measurement in result.measurements:
         if measurement.ratio is not None:
-            place = (_x(result, measurement), measurement.figures["eager"].p50)
+            place = (_x(result, measurement), measurement.figures["eager"].p50_ms)
             style = dict(textcoords="offset points", ha="center", fontsize=8.5, color=SHADES["eager"][3])
             axes.annotate(format_ratio(measurement.ratio.median), place, xytext=(0, 9), path_effects=halo, **style)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -32,31 +32,20 @@ class Percentiles:
         return (self.p90 - self.p10) / self.median
 
     def as_dict(self) -> dict[str, float]:
-        return {"median": self.median, "p10": self.p10, "p90": self.p90}
+        return asdict(self)
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Latency in milliseconds. ``doubt`` is a reason not to trust them, or None."""
+    """Latency and throughput. ``doubt`` is a reason not to trust them, or None."""
 
     calls: int
-    p50: float
-    p90: float
-    p99: float
+    p50_ms: float
+    p90_ms: float
+    p99_ms: float
     rows_per_second: float
-    block_medians: Percentiles
+    block_medians_ms: Percentiles
     doubt: str | None
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "calls": self.calls,
-            "p50_ms": self.p50,
-            "p90_ms": self.p90,
-            "p99_ms": self.p99,
-            "rows_per_second": self.rows_per_second,
-            "block_medians_ms": self.block_medians.as_dict(),
-            "doubt": self.doubt,
-        }
 
 
 def summarise(blocks: Blocks, rows: int, contention: str | None = None) -> Figures:
@@ -105,6 +94,7 @@ def _doubt(calls: int, blocks: int, spread: Percentiles) -> str | None:
 
 VERSION = 1
 ARTIFACT, EAGER = "artifact", "eager"
+PLAIN = ("artifact", "against", "machine", "settings", "fed", "load_seconds", "notes")  # as JSON has them
 TIMED = "one call with arrays in and arrays out: checks of the inputs and copies to and from the device are part of it"
 
 
@@ -123,12 +113,11 @@ class Measurement:
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "batch": self.configuration.batch,
-            "tokens": self.configuration.tokens,
+            **asdict(self.configuration),
             "inputs": {name: list(shape) for name, shape in self.shapes.items()},
             "cores_busy_with_others": self.cores_busy_with_others,
-            "contenders": {name: figures.as_dict() for name, figures in self.figures.items()},
-            "ratio": self.ratio.as_dict() if self.ratio else None,
+            "contenders": {name: asdict(figures) for name, figures in self.figures.items()},
+            "ratio": self.ratio and self.ratio.as_dict(),
         }
 
 
@@ -160,18 +149,12 @@ class BenchmarkResult:
     def as_dict(self) -> dict[str, Any]:
         return {
             "version": VERSION,
-            "artifact": dict(self.artifact),
-            "against": dict(self.against) if self.against else None,
-            "machine": dict(self.machine),
-            "settings": dict(self.settings),
             "timed": TIMED,
-            "fed": self.fed,
-            "load_seconds": dict(self.load_seconds),
+            **{name: getattr(self, name) for name in PLAIN},
             "configurations": [self._described(i) for i in range(len(self.measurements))],
             "memory_growth_at_load": {name: grown.load for name, grown in self.memory.items()},
-            "profile": self.profile.as_dict() if self.profile else None,
+            "profile": self.profile and asdict(self.profile),
             "trustworthy": not self.doubts,
-            "notes": list(self.notes),
         }
 
     def _described(self, index: int) -> dict[str, Any]:

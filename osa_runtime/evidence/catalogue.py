@@ -35,28 +35,28 @@ EXPERIMENTS = {
             "propagation", "propagation", "Do tokens stay apart through 64 layers, before any training?", OSA, "10 s"
         ),
         KnownExperiment(
-            "jacobian", "jacobian", "How well is the Jacobian conditioned?", f"{OSA}, {SPECTRAL}", "1 min", "digits"
+            "jacobian", "jacobian", "How well is the Jacobian conditioned?", f"{OSA}, {SPECTRAL}", "2 min", "digits"
         ),
         KnownExperiment(
-            "polynomial", "polynomial", "How does the norm of attention grow with N?", POLYNOMIAL, "2 min", "digits"
+            "polynomial", "polynomial", "How does the norm of attention grow with N?", POLYNOMIAL, "5 min", "digits"
         ),
         KnownExperiment(
-            "mnist", "classification", "Is a skipless ViT with OSA as good as one with skips?", OSA, "25 min", "mnist"
+            "mnist", "classification", "Is a skipless ViT with OSA as good as one with skips?", OSA, "80 min", "mnist"
         ),
         KnownExperiment(
             "fashion-mnist", "classification", "The same on articles of clothing.", OSA, "25 min", "fashion-mnist"
         ),
-        KnownExperiment("depth", "depth", "How deep can a skipless model be and still train?", OSA, "10 min", "digits"),
+        KnownExperiment("depth", "depth", "How deep can a skipless model be and still train?", OSA, "25 min", "digits"),
         KnownExperiment("length", "length", "What does a training step cost, by the number of tokens?", OSA, "1 min"),
         KnownExperiment(
-            "pixels", "pixels", "Are sequences of variable length learnt without skips?", OSA, "8 min", "mnist"
+            "pixels", "pixels", "Are sequences of variable length learnt without skips?", OSA, "12 min", "mnist"
         ),
         KnownExperiment(
             "quantisation",
             "quantisation",
             "Do skipless models lose less with few bits?",
             RESIDUAL_FREE,
-            "6 min",
+            "7 min",
             "mnist",
         ),
     )

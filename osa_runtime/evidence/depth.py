@@ -7,8 +7,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from osa_runtime.evidence import deployment
 from osa_runtime.evidence.claims import Claim
-from osa_runtime.evidence.contenders import OSA, OSA_SKIPS, SOFTMAX_SKIPLESS, SOFTMAX_SKIPS
+from osa_runtime.evidence.contenders import OSA, OSA_SKIPS, SOFTMAX_SKIPLESS, SOFTMAX_SKIPS, Contender
 from osa_runtime.evidence.report import Findings, Picture, table
 from osa_runtime.evidence.runs import Bench
 from osa_runtime.evidence.trained import accuracy, train_once
@@ -58,6 +59,7 @@ def claims(_: str) -> tuple[Claim, ...]:
             source=PAPER,
             in_quick=False,
         ),
+        *deployment.CLAIMS,
     )
 
 
@@ -69,12 +71,24 @@ def run(bench: Bench) -> Findings:
         for contender in CONTENDERS:
             sizes = {name: getattr(design, name) for name in ("dim", "heads", "epochs", "batch_size", "seed")}
             fields = {**sizes, "depth": depth, "lr": default_lr(depth), **contender.fields}
-            runs[contender.name][depth] = train_once(bench, f"{contender.name}-depth-{depth}", digits, fields)
+            runs[contender.name][depth] = train_once(bench, _name(contender, depth), digits, fields)
     steps = -(-len(digits.y_train) // design.batch_size)
-    measured = _measured(runs)
+    trained = {_name(c, depth): accuracy(run) for c in CONTENDERS for depth, run in runs[c.name].items()}
+    deployed = deployment.deploy_all(bench, trained)
+    measured = {**_measured(runs), **deployment.measured(deployed)}
     setting = {**dataclasses.asdict(design), "rate": "1e-3, beyond depth 16 3e-4, for all models", "data": digits.name}
-    parts: list[str | Picture] = ["## Accuracy and steps\n", _picture(runs, design), _table(runs, design, steps), NOTE]
-    return Findings(measured, parts, runs, setting)
+    parts: list[str | Picture] = [
+        "## Accuracy and steps\n",
+        _picture(runs, design),
+        _table(runs, design, steps),
+        NOTE,
+        deployment.report(deployed),
+    ]
+    return Findings(measured, parts, {"runs": runs, "exports": deployed}, setting)
+
+
+def _name(contender: Contender, depth: int) -> str:
+    return f"{contender.name}-depth-{depth}"
 
 
 NOTE = "One seed for each; the rate depends on the depth alone, and was chosen for OSA on validation folds."

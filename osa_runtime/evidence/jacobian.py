@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from osa_runtime.analysis.measures import condition_number, exponent_norms, through_depth
+from osa_runtime.evidence import deployment
 from osa_runtime.evidence.claims import Claim
 from osa_runtime.evidence.contenders import OSA, SOFTMAX_SKIPLESS, SOFTMAX_SKIPS, Contender
 from osa_runtime.evidence.report import Findings, Picture, number, table
@@ -96,6 +97,7 @@ def claims(_: str) -> tuple[Claim, ...]:
             at_most=0.5,
             in_quick=False,
         ),
+        *deployment.CLAIMS,
     )
 
 
@@ -107,6 +109,7 @@ def run(bench: Bench) -> Findings:
         for name, part in (("alpha", _by_alpha), ("length", _by_length), ("depth", _by_depth), ("lambda", _by_lambda))
     }
     found["trained"] = _after_training(bench, design)
+    deployed = deployment.deploy_all(bench, {name: entry["accuracy"] for name, entry in found["trained"].items()})
     parts: list[str | Picture] = [
         "## The layer\n",
         _layer_picture(found),
@@ -118,8 +121,10 @@ def run(bench: Bench) -> Findings:
         CONDITIONING_NOTE,
         "## After training\n",
         _trained_table(found),
+        deployment.report(deployed),
     ]
-    return Findings(_measured(found), parts, found, asked)
+    measured = {**_measured(found), **deployment.measured(deployed)}
+    return Findings(measured, parts, {**found, "exports": deployed}, asked)
 
 
 CONDITIONING_NOTE = """

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from osa_runtime.analysis.measures import layers_of, matrices, recorded_inputs
+from osa_runtime.evidence import deployment
 from osa_runtime.evidence.claims import Claim
 from osa_runtime.evidence.contenders import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY, SOFTMAX_SKIPS, Contender
 from osa_runtime.evidence.contenders import OSA as OSA_SKIPLESS
@@ -80,6 +81,7 @@ def claims(_: str) -> tuple[Claim, ...]:
             at_most=1e-5,
             source=LINK,
         ),
+        *deployment.CLAIMS,
     )
 
 
@@ -96,6 +98,13 @@ def run(bench: Bench) -> Findings:
         for index, kind in enumerate(KINDS)
     }
     training = {contender.name: _through_training(bench, contender, fields) for contender in TRAINED}
+    trained = {
+        _name(c, epochs): accuracy
+        for c in TRAINED
+        for epochs, accuracy in zip(training[c.name]["epochs"], training[c.name]["accuracy"], strict=True)
+        if epochs
+    }
+    deployed = deployment.deploy_all(bench, trained)
     parts: list[str | Picture] = [
         "## Against the number of tokens\n",
         _length_picture(norms),
@@ -103,9 +112,16 @@ def run(bench: Bench) -> Findings:
         "## Through training\n",
         _training_picture(training),
         _training_table(training),
+        deployment.report(deployed),
     ]
     setting = {"lengths": lengths, "width of a head": WIDTH, "seeds": seeds, **fields, "trained on": "digits"}
-    return Findings(_measured(norms, training), parts, {"norms": norms, "training": training}, setting)
+    measured = {**_measured(norms, training), **deployment.measured(deployed)}
+    results = {"norms": norms, "training": training, "exports": deployed}
+    return Findings(measured, parts, results, setting)
+
+
+def _name(contender: Contender, epochs: int) -> str:
+    return f"{contender.name}-epochs-{epochs}"
 
 
 def _norms(kind: str, lengths: Sequence[int], seeds: int) -> dict[str, Any]:
@@ -150,7 +166,7 @@ def _through_training(bench: Bench, contender: Contender, fields: Mapping[str, A
         first = SkiplessViT(_config(digits, asked)).double()
     found: dict[str, Any] = {"epochs": [0, *lengths], "norm": [_relative_norms(first, images)], "accuracy": [None]}
     for epochs in lengths:
-        name = f"{contender.name}-epochs-{epochs}"
+        name = _name(contender, epochs)
         run = train_once(bench, name, digits, {**asked, "epochs": epochs, "lr": 1e-3})
         model = load_checkpoint(bench.folder(name)).double()
         assert isinstance(model, SkiplessViT)

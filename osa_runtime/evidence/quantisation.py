@@ -72,16 +72,16 @@ def run(bench: Bench) -> Findings:
     found: dict[str, Any] = {name: {} for name in sets}
     deployed: list[dict[str, Any]] = []
     for name, (data, recipe) in sets.items():
+        trained: dict[str, float] = {}
         for contender in CONTENDERS:
             sizes = {key: getattr(design, key) for key in ("dim", "heads", "depth", "lr")}
             fields = {**sizes, **recipe, **contender.fields}
             found[name][contender.name] = []
             for seed in design.seeds:
                 label = f"{name}-{contender.name}-seed-{seed}"
-                trained = accuracy(train_once(bench, label, data, {**fields, "seed": seed}))
+                trained[label] = accuracy(train_once(bench, label, data, {**fields, "seed": seed}))
                 found[name][contender.name].append(_rounded(bench, label, data))
-                first = seed == design.seeds[0]
-                deployed += deployment.deploy_once(bench, label, trained, data=name, verified=first)
+        deployed += deployment.deploy_all(bench, trained, data=name)
     parts = [part for name in found for part in (f"## {name}\n", _table(found[name]), _picture(name, found[name]))]
     measured = _measured(found) | deployment.measured(deployed)
     results = {"accuracy": found, "exports": deployed}

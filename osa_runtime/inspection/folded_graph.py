@@ -207,8 +207,7 @@ def _wiring(index: int, operators: Sequence[str], reads: Readers, place: dict[in
 def _aligned(start: int, spare: int, period: int, names: Sequence[str]) -> int:
     """Align the run, which may begin a node or two before the first block, by the module names."""
     return max(
-        range(start, start + spare + 1),
-        key=lambda begin: (len(_common_path(names[begin : begin + period])), begin),
+        range(start, start + spare + 1), key=lambda begin: (len(_common_path(names[begin : begin + period])), begin)
     )
 
 

@@ -31,6 +31,7 @@ from osa_runtime.onnx_files import (
     readable_errors,
     weight_bytes,
     weight_files,
+    with_inner,
 )
 from osa_runtime.recognition import NO_MODELS, FileKind, file_kind, not_an_artifact
 from osa_runtime.runtime.kernels import check_providers, list_kernels
@@ -65,9 +66,6 @@ class Inspection:
     manifest: dict[str, Any] | None
     warnings: tuple[str, ...] = ()
     targets: tuple[Suitability, ...] = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def inspect_artifact(
@@ -237,13 +235,7 @@ def function_summaries(model: onnx.ModelProto) -> tuple[FunctionSummary, ...]:
 
 
 def _count(nodes: Iterable[onnx.NodeProto]) -> Counter[FunctionKey]:
-    counts: Counter[FunctionKey] = Counter()
-    for node in nodes:
-        counts[node.domain, node.op_type] += 1
-        for attribute in node.attribute:
-            for body in (attribute.g, *attribute.graphs):
-                counts += _count(body.node)
-    return counts
+    return Counter((node.domain, node.op_type) for node in with_inner(nodes))
 
 
 def _all_calls(in_graph: Counter[FunctionKey], inside: dict[FunctionKey, Counter[FunctionKey]]) -> Counter[FunctionKey]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ import onnx
 import onnx.inliner
 import onnx.shape_inference
 
+from osa_runtime.onnx_files import bodies
 from osa_runtime.runtime.kernels import KernelList, KernelNeed
 
 ON_CPU = "runs on the CPU, its data copied there and back"
@@ -126,8 +128,7 @@ def definition(requirement: Requirement, opsets: Mapping[str, int]) -> tuple[Req
     body = _body(requirement, opsets)
     if body is None:
         return ()
-    node = onnx.NodeProto()
-    node.CopyFrom(requirement.node)
+    node = copy.deepcopy(requirement.node)
     node.domain = body.domain = OWN_DEFINITION
     named = [(name, t) for name, t in zip(node.input, requirement.inputs, strict=True) if name]
     inputs = [onnx.helper.make_tensor_value_info(name, _element(t), None) for name, t in dict(named).items()]
@@ -142,17 +143,15 @@ def _body(requirement: Requirement, opsets: Mapping[str, int]) -> onnx.FunctionP
     schema = _schema(need.operator, opset, need.domain)
     if schema is None or not (schema.has_function or schema.has_context_dependent_function):
         return None
-    body = onnx.FunctionProto()
     if schema.has_function:
-        body.CopyFrom(schema.function_body)
-        return body
+        return copy.deepcopy(schema.function_body)
     if not all(requirement.inputs):
         return None  # such a definition depends on the types, and one is unknown
     types = [onnx.helper.make_tensor_type_proto(_element(t), None).SerializeToString() for t in requirement.inputs]
     version = max(v for v in schema.context_dependent_function_opset_versions if v <= max(opset, need.version))
     serialized = requirement.node.SerializeToString()
-    body.ParseFromString(schema.get_context_dependent_function_with_opset_version(version, serialized, types))
-    return body
+    found = schema.get_context_dependent_function_with_opset_version(version, serialized, types)
+    return onnx.FunctionProto.FromString(found)
 
 
 def _nodes(graph: onnx.GraphProto, outer: Types) -> Iterator[tuple[onnx.NodeProto, Types]]:
@@ -162,9 +161,8 @@ def _nodes(graph: onnx.GraphProto, outer: Types) -> Iterator[tuple[onnx.NodeProt
     types |= {tensor.name: _tensor_type(tensor.data_type) for tensor in graph.initializer}
     for node in graph.node:
         yield node, types
-        for attribute in node.attribute:
-            for body in (attribute.g, *attribute.graphs):
-                yield from _nodes(body, types)
+        for body in bodies(node):
+            yield from _nodes(body, types)
 
 
 def _requirement(node: onnx.NodeProto, types: Types, opsets: Mapping[str, int]) -> Requirement:

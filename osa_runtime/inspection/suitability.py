@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import onnx
@@ -10,7 +10,7 @@ import onnx
 from osa_runtime.inspection.kernel_coverage import requirements
 from osa_runtime.interface import TensorSpec
 from osa_runtime.manifest import Manifest
-from osa_runtime.onnx_files import input_specs
+from osa_runtime.onnx_files import input_specs, with_inner
 from osa_runtime.targets import TARGETS, GraphNeeds, target_named
 
 # Of a model; the ai.osa functions have three of them, which are nothing to object to.
@@ -27,14 +27,14 @@ class Suitability:
     objections: tuple[str, ...]
 
 
-def judge_target(name: str, facts: GraphNeeds) -> Suitability:
+def judge_target(name: str, needs: GraphNeeds) -> Suitability:
     target = target_named(name)
-    return Suitability(target.name, target.runtime, target.tried, target.advice, tuple(target.objections(facts)))
+    return Suitability(target.name, target.runtime, target.tried, target.advice, tuple(target.objections(needs)))
 
 
 def graph_of(model: onnx.ModelProto, expanded: onnx.ModelProto) -> GraphNeeds:
-    """The facts about an ONNX model; ``expanded`` has its functions inlined and its types inferred."""
-    nodes = list(_nodes(expanded.graph.node))
+    """The needs of an ONNX model; ``expanded`` has its functions inlined and its types inferred."""
+    nodes = list(with_inner(expanded.graph.node))
     control = sorted({node.op_type for node in nodes} & {"If", "Loop", "Scan"})
     guarded = {node.input[0] for node in nodes if node.op_type == "IsNaN"}
     bare = {node.op_type for node in nodes if node.op_type in MAY_HIDE_NAN and node.input[0] not in guarded}
@@ -54,7 +54,7 @@ def graph_of(model: onnx.ModelProto, expanded: onnx.ModelProto) -> GraphNeeds:
 
 
 def graph_of_manifest(manifest: Manifest) -> GraphNeeds:
-    """The facts about a program of torch, as far as its manifest has them."""
+    """The needs of a program of torch, as far as its manifest has them."""
     loops = manifest.osa is not None and not manifest.osa.evaluation.is_fixed
     return GraphNeeds(
         manifest.format,
@@ -71,14 +71,6 @@ def dynamic_axes(inputs: Iterable[TensorSpec]) -> tuple[str, ...]:
 def undefined_operators(model: onnx.ModelProto) -> tuple[str, ...]:
     """Operators of other domains that no function of the file defines: some tools drop functions without a word."""
     defined = {(function.domain, function.name) for function in model.functions}
-    nodes = [*_nodes(model.graph.node), *(node for function in model.functions for node in _nodes(function.node))]
+    nodes = [node for part in (model.graph, *model.functions) for node in with_inner(part.node)]
     lost = {(node.domain, node.op_type) for node in nodes if node.domain not in STANDARD} - defined
     return tuple(sorted(f"{domain}.{name}" for domain, name in lost))
-
-
-def _nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    for node in nodes:
-        yield node
-        for attribute in node.attribute:
-            for body in (attribute.g, *attribute.graphs):
-                yield from _nodes(body.node)

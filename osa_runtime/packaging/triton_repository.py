@@ -116,15 +116,8 @@ PACKAGE = Path(__file__).resolve().parent.parent
 MODEL = f"{PACKAGE.name}.packaging.triton_model"
 SESSION = f"{PACKAGE.name}.{FORMATS['onnx'].session.partition(':')[0]}"  # found by name, not imported
 PROBE = PACKAGE / "runtime" / "probe.py"  # a script that is run, not imported
-FACADE = (
-    "evaluation",
-    "exporters",
-    "models",
-    "nn",
-    "ops",
-    "quantization",
-    "verification",
-)  # osa_runtime/__init__.py imports these on demand
+# osa_runtime/__init__.py imports these on demand.
+FACADE = ("evaluation", "exporters", "models", "nn", "ops", "quantization", "verification")
 OTHERS = ("runtime.torch_session", "runtime.other_runtimes")  # the model runs in ONNX Runtime
 LEFT_OUT = ("numpy", *(f"{PACKAGE.name}.{part}" for part in (*OTHERS, *FACADE)))
 

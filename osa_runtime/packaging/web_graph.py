@@ -6,6 +6,7 @@ once more with the identity for V, and shares everything that does not depend on
 
 from __future__ import annotations
 
+import copy
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -77,12 +78,12 @@ def _add_matrices(model: onnx.ModelProto, call: AttentionCall, queries: tuple[in
     names = {call.inputs[2]: identity}
     for index in sorted(between(nodes, makers(nodes), call.inputs, [call.output])):
         if names.keys() & set(reads(nodes[index])):
-            copy = renamed(nodes[index], names)
-            names |= {name: f"{name}.of-identity" for name in copy.output if name}
-            names |= {call.output: output} if call.output in copy.output else {}
-            copy.output[:] = [names.get(name, name) for name in copy.output]
-            copy.name = f"{copy.name}.of-identity"
-            model.graph.node.append(copy)
+            node = renamed(nodes[index], names)
+            names |= {name: f"{name}.of-identity" for name in node.output if name}
+            names |= {call.output: output} if call.output in node.output else {}
+            node.output[:] = [names.get(name, name) for name in node.output]
+            node.name = f"{node.name}.of-identity"
+            model.graph.node.append(node)
     if output not in names.values():
         raise ArtifactError(f"The graph does not compute {call.output} from {call.inputs[2]}; export the model again.")
     model.graph.output.append(helper.make_tensor_value_info(output, TensorProto.FLOAT, [1, heads, tokens, tokens]))
@@ -91,16 +92,15 @@ def _add_matrices(model: onnx.ModelProto, call: AttentionCall, queries: tuple[in
 
 def _run(model: onnx.ModelProto, feeds: dict[str, Array], wanted: Sequence[str]) -> dict[str, Array]:
     """The outputs of the graph, and the values ``wanted`` inside it."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    present = {value.name for value in copy.graph.output}
-    copy.graph.output.extend(
+    seen = copy.deepcopy(model)
+    present = {value.name for value in model.graph.output}
+    seen.graph.output.extend(
         helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
         for name in dict.fromkeys(wanted)
         if name not in present
     )
     with tempfile.TemporaryDirectory(prefix="osa-web-") as scratch:
-        onnx.save(copy, path := Path(scratch) / "model.onnx")
+        onnx.save(seen, path := Path(scratch) / "model.onnx")
         with load(path, threads=1) as session:
             return session.run(feeds)
 

@@ -45,7 +45,7 @@ WEBGPU = {
 SHA256 = WASM | WEBGPU
 LARGEST_FILE = 64 * 2**20
 
-PER_CLASS = 3  # sample pictures
+PER_CLASS = 3  # sample pictures, the first of each
 INK = 0.1  # of the range; below it is paper
 TYPICAL = 90  # percentile of the boxes around the ink
 TOUCHES = 0.9
@@ -162,7 +162,7 @@ def _shown_samples(artifact: Artifact, image: TensorSpec, samples: PageSamples) 
         )
     shares = (pictures - low) / (high - low)
     placement = measure_placement(shares.mean(-1))
-    chosen = choose_samples(samples.labels)
+    chosen = (i for label in np.unique(samples.labels) for i in np.flatnonzero(samples.labels == label)[:PER_CLASS])
     return {
         "samples": [
             {"label": int(samples.labels[i]), "bytes": np.rint(shares[i] * 255).astype(int).ravel().tolist()}
@@ -184,12 +184,6 @@ class DrawingPlacement:
     height: float
     stretch: bool
     by_mass: bool
-
-
-def choose_samples(labels: NDArray[np.int64]) -> list[int]:
-    """The first pictures of each class, by class."""
-    found = (np.flatnonzero(labels == label)[:PER_CLASS] for label in np.unique(labels))
-    return [int(index) for indices in found for index in indices]
 
 
 def measure_placement(pictures: NDArray[Any]) -> DrawingPlacement | None:
@@ -223,7 +217,7 @@ def _middle(mass: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def runtime_files(wanted: Sequence[str], source: Path | None = None) -> dict[str, bytes]:
-    """The files called ``wanted`` from ``source``, or else from our own copy, which is fetched if there is none."""
+    """The files called ``wanted`` from ``source``, or else from our own copy, which is fetched if it is missing."""
     if source is None:
         source = data_folder() / PACKAGE
         if not all((source / name).is_file() for name in wanted):

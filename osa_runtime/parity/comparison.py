@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,9 +29,6 @@ class Metrics:
     ulp_p99: float
     ulp_max: float
     top1: float | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
 
 
 def measure(actual: NDArray[Any], expected: NDArray[Any], *, classes: bool = False, by_row: bool = False) -> Metrics:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -101,18 +101,14 @@ def _judge_output(
     if wrong is not None:
         return OutputResult(name, "fail", wrong, rules.tolerance(_largest(answers.norms) or 0.0).rtol)
     rows = _rows(name, case, answers, rules)
-    findings = [
-        judge_row(row, _limits(row, rules), functools.partial(_spread_of_row, measured, name, row.place))
-        for row in rows
-    ]
+    findings = []
+    for row in rows:
+        limits = RowLimits(rules.tolerance(row.norm), rules.largest_norm, rules.strict, rules.reference_norm)
+        findings.append(judge_row(row, limits, functools.partial(_spread_of_row, measured, name, row.place)))
     if not findings:
         return OutputResult(name, "pass", "no values", rules.tolerance(0.0).rtol)
     worst = max(range(len(rows)), key=lambda index: _severity(findings[index]))
     return _result(name, answers, rules, rows, findings, worst)
-
-
-def _limits(row: Row, rules: Rules) -> RowLimits:
-    return RowLimits(rules.tolerance(row.norm), rules.largest_norm, rules.strict, rules.reference_norm)
 
 
 def _largest(norms: Array | None) -> float | None:
@@ -205,16 +201,13 @@ def _result(
     errors = [found.error for found in findings if found.error is not None and np.isfinite(found.error)]
     chosen = findings[worst]
     asked = rows[worst].truth is not None or rows[worst].refusal is not None
-    verdict = "undecided" if asked and _all_must_be_nan(findings) else chosen.verdict
+    all_nan = all(found.verdict == "pass" and found.error is None for found in findings)
+    verdict = "undecided" if asked and all_nan else chosen.verdict
     where = f"row {rows[worst].place} of {len(rows)}: " if len(rows) > 1 and chosen.remarkable else ""
     parties = dict(_metrics(name, answers, rules, rows))
     return OutputResult(
         name, verdict, f"{where}{chosen.reason}", chosen.tolerance, max(errors, default=None), **parties
     )
-
-
-def _all_must_be_nan(findings: Sequence[Finding]) -> bool:
-    return all(found.verdict == "pass" and found.error is None for found in findings)
 
 
 def _metrics(name: str, answers: Answers, rules: Rules, rows: Sequence[Row]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -238,4 +231,4 @@ def _metrics(name: str, answers: Answers, rules: Rules, rows: Sequence[Row]) -> 
         ("eager", "eager", "oracle"),
     ):
         if actual in arrays and expected in arrays:
-            yield party, measure(arrays[actual], arrays[expected], classes=classes, by_row=by_row).as_dict()
+            yield party, asdict(measure(arrays[actual], arrays[expected], classes=classes, by_row=by_row))

@@ -123,14 +123,7 @@ def _require_cryptography() -> None:
 REPORTS = (".html", ".json", ".png", ".svg")  # that `osa verify` and `osa inspect` may have written
 
 # The settings of a whole verification. Others are looser, narrower, or rely on files of the author.
-STANDARD = {
-    "rtol": None,
-    "atol": None,
-    "batches": None,
-    "lengths": None,
-    "given_inputs": False,
-    "given_outputs": False,
-}
+STANDARD = {"rtol": None, "atol": None, "batches": None, "lengths": None, "given_inputs": False, "given_outputs": False}
 
 
 def objection(certificate: Certificate) -> str | None:

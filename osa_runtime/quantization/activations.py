@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from osa_runtime.artifact import Artifact, sha256
 from osa_runtime.errors import ExportError, InputError
 from osa_runtime.interface import TensorSpec
 from osa_runtime.manifest import CalibrationRecord
-from osa_runtime.onnx_files import reads
+from osa_runtime.onnx_files import bodies, free_name, reads
 from osa_runtime.quantization.weights import PRODUCTS
 from osa_runtime.runtime.input_checks import check_finite_inputs, check_inputs
 from osa_runtime.steps import quiet
@@ -113,10 +115,11 @@ def quantize_dynamic(model: onnx.ModelProto, names: Sequence[str]) -> onnx.Model
     """Quantise with ranges of activations that are measured in every run, over the whole batch."""
     from onnxruntime import quantization
 
+    products = [*names, *(f"{name}_MatMul" for name in names)]  # what it first turns a Gemm into, before an Add
+
     def write(path: Path) -> None:
-        quantization.quantize_dynamic(
-            ready(model), path, nodes_to_quantize=_as_products(names), use_external_data_format=True, **_shared()
-        )
+        options = {"nodes_to_quantize": products, "use_external_data_format": True} | _shared()
+        quantization.quantize_dynamic(ready(model), path, **options)
 
     return _rewritten(model, write)
 
@@ -159,11 +162,6 @@ def _shared() -> dict[str, Any]:
     }
 
 
-def _as_products(names: Sequence[str]) -> list[str]:
-    """The names of the products: the dynamic quantiser first turns a Gemm into a MatMul of this name, and an Add."""
-    return [*names, *(f"{name}_MatMul" for name in names)]
-
-
 def _rewritten(model: onnx.ModelProto, write: Any) -> onnx.ModelProto:
     with tempfile.TemporaryDirectory(prefix="osa-quantize-") as folder, quiet():
         path = Path(folder) / "quantized.onnx"
@@ -182,9 +180,8 @@ def _rewritten(model: onnx.ModelProto, write: Any) -> onnx.ModelProto:
 
 def _forget_shapes(graph: onnx.GraphProto) -> None:
     del graph.value_info[:]
-    for attribute in (attribute for node in graph.node for attribute in node.attribute):
-        for body in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
-            _forget_shapes(body)
+    for body in (body for node in graph.node for body in bodies(node)):
+        _forget_shapes(body)
 
 
 def _name_new_nodes(model: onnx.ModelProto, known: set[str]) -> None:
@@ -193,9 +190,7 @@ def _name_new_nodes(model: onnx.ModelProto, known: set[str]) -> None:
     taken = {node.name for node in model.graph.node}
     for node in reversed(model.graph.node):
         if node.name not in known:
-            owner = _owner(node, readers)
-            node.name = next(name for name in _names(owner, node.op_type) if name not in taken)
-            taken.add(node.name)
+            node.name = free_name(f"{_owner(node, readers)}/{node.op_type}".lstrip("/"), taken)
         readers |= dict.fromkeys(reads(node), node)
 
 
@@ -205,15 +200,6 @@ def _owner(node: onnx.NodeProto, readers: Mapping[str, onnx.NodeProto]) -> str:
         reader = next((readers[name] for name in node.output if name in readers), node)
         return reader.name.rpartition("/")[0]
     return node.name.rpartition("/")[0]
-
-
-def _names(owner: str, operator: str) -> Iterator[str]:
-    base = f"{owner}/{operator}".lstrip("/")
-    yield base
-    number = 2
-    while True:
-        yield f"{base}_{number}"
-        number += 1
 
 
 Ranges = dict[str, list[float]]  # by activation: the least and the largest value, numbers of float32
@@ -227,7 +213,8 @@ def measure_ranges(model: onnx.ModelProto, names: Sequence[str], feeds: Sequence
         path, observed = Path(folder) / "model.onnx", Path(folder) / "observed.onnx"
         onnx.save(ready(model), path, save_as_external_data=True)
         calibrator = create_calibrator(path, list(PRODUCTS), str(observed), use_external_data_format=True)
-        calibrator.collect_data(_reader(feeds))
+        rest = map(dict, feeds)
+        calibrator.collect_data(SimpleNamespace(get_next=lambda: next(rest, None)))
         found = calibrator.compute_data()
     read = _activations(model, names)
     if unknown := [name for name in read if name not in found]:
@@ -258,13 +245,11 @@ def tensors_data(ranges: Ranges) -> Any:
 
 def ready(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model without the shapes of weights: the quantiser transposes some weights and keeps the old shapes."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    weights = {tensor.name for tensor in copy.graph.initializer}
-    values = [value for value in copy.graph.value_info if value.name not in weights]
-    del copy.graph.value_info[:]
-    copy.graph.value_info.extend(values)
-    return copy
+    result = copy.deepcopy(model)
+    weights = {tensor.name for tensor in model.graph.initializer}
+    del result.graph.value_info[:]
+    result.graph.value_info.extend(value for value in model.graph.value_info if value.name not in weights)
+    return result
 
 
 def _activations(model: onnx.ModelProto, names: Sequence[str]) -> list[str]:
@@ -276,17 +261,3 @@ def _is_range(pair: object) -> bool:
         return False
     exact = all(math.isfinite(value) and float(np.float32(value)) == value for value in pair)
     return exact and pair[0] <= pair[1]
-
-
-def _reader(feeds: Sequence[Mapping[str, Array]]) -> Any:
-    from onnxruntime.quantization import CalibrationDataReader
-
-    class Reader(CalibrationDataReader):  # type: ignore[misc]  # ONNX Runtime has no types
-        def __init__(self) -> None:
-            self._feeds = iter(feeds)
-
-        def get_next(self) -> dict[str, NDArray[Any]] | None:
-            found = next(self._feeds, None)
-            return None if found is None else dict(found)
-
-    return Reader()

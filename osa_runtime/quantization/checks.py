@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from osa_runtime.errors import ExportError, RunError
 from osa_runtime.inspection.kernel_coverage import NOWHERE, expand, place
 from osa_runtime.manifest import AttentionCall, Manifest
-from osa_runtime.onnx_files import input_specs, output_specs, read_onnx, readable_errors
+from osa_runtime.onnx_files import bodies, input_specs, output_specs, read_onnx, readable_errors
 from osa_runtime.parity.comparison import Metrics, measure
 from osa_runtime.parity.feeds import all_sizes
 from osa_runtime.quantization.weights import Selection, core_nodes
@@ -66,18 +67,16 @@ def _core(model: onnx.ModelProto, call: AttentionCall) -> Counter[bytes]:
 
 def _content(node: onnx.NodeProto) -> onnx.NodeProto:
     """The content without name, order of attributes, and the types that shape inference writes into If and Loop."""
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
-    copy.name = ""
-    copy.attribute.sort(key=lambda attribute: attribute.name)
-    for attribute in copy.attribute:
-        for body in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
-            del body.value_info[:]
-            for value in (*body.input, *body.output):
-                value.ClearField("type")
-            for inner in body.node:
-                inner.CopyFrom(_content(inner))
-    return copy
+    result = copy.deepcopy(node)
+    result.name = ""
+    result.attribute.sort(key=lambda attribute: attribute.name)
+    for body in bodies(result):
+        del body.value_info[:]
+        for value in (*body.input, *body.output):
+            value.ClearField("type")
+        for inner in body.node:
+            inner.CopyFrom(_content(inner))
+    return result
 
 
 def _said(specs: Sequence[object]) -> str:
@@ -123,7 +122,7 @@ def deviation(quantized: Session, source: Session, feeds: Iterable[Feeds], *, gi
         for name, values in actual.items():
             _check_finite(name, values)
             pairs.setdefault(name, []).append((_rows(values), _rows(expected[name])))
-    return {name: _measure(name, found) for name, found in pairs.items() if _is_float(found)}
+    return {name: _measure(name, found) for name, found in pairs.items() if found[0][0].dtype.kind == "f"}
 
 
 def _check_finite(name: str, values: Array) -> None:
@@ -137,10 +136,6 @@ def _check_finite(name: str, values: Array) -> None:
 def _rows(values: Array) -> Array:
     """The values as rows of the last axis, since lengths differ from run to run."""
     return values.reshape(-1, values.shape[-1]) if values.ndim else values.reshape(1, 1)
-
-
-def _is_float(pairs: list[tuple[Array, Array]]) -> bool:
-    return pairs[0][0].dtype.kind == "f"
 
 
 def _measure(name: str, pairs: list[tuple[Array, Array]]) -> Metrics:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -84,8 +85,10 @@ def quantize(
     with steps.step("read the model"):
         before, attentions = with_projections(onnx.load(source.model_path), source.manifest.attentions)
         selection = select(before, attentions, settings.keep)
-        if examples is not None:
-            _check_answers(source, examples)
+        if examples is not None:  # their answers must be finite: NaN has no range
+            with load(source.folder, cache=False) as session:
+                for feeds in examples.feeds:
+                    session.run(feeds, check_finite=True)
     with steps.step("quantise"):
         known = _ranges(before, selection, settings, examples, ranges)
         after = _rewritten(before, selection, settings, known)
@@ -136,13 +139,6 @@ def check_source(
     return source
 
 
-def _check_answers(source: Artifact, examples: Calibration) -> None:
-    """Check that the answers are finite: NaN has no range."""
-    with load(source.folder, cache=False) as session:
-        for feeds in examples.feeds:
-            session.run(feeds, check_finite=True)
-
-
 def _ranges(
     model: onnx.ModelProto,
     selection: Selection,
@@ -169,8 +165,7 @@ def _rewritten(
         result = quantize_static(model, selection.products, ranges)
         carry_nan(result, model, selection.products)
     else:
-        result = onnx.ModelProto()
-        result.CopyFrom(model)
+        result = copy.deepcopy(model)
         quantize_products(result, selection.products)
     quantize_tables(result, selection.tables)
     return result
@@ -210,11 +205,7 @@ def _compare(folder: Path, source: Artifact, examples: Calibration | None) -> di
 
 
 def _description(
-    source: Artifact,
-    selection: Selection,
-    settings: QuantizeSettings,
-    examples: Calibration | None,
-    ranges: Ranges,
+    source: Artifact, selection: Selection, settings: QuantizeSettings, examples: Calibration | None, ranges: Ranges
 ) -> Quantization:
     return Quantization(
         settings.weights,

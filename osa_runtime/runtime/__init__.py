@@ -5,12 +5,6 @@
 
 from __future__ import annotations
 
-from osa_runtime.runtime.device import (
-    ProviderStatus,
-    installed_wheels,
-    probe_provider,
-    probe_providers,
-    wheel_problem,
-)
+from osa_runtime.runtime.device import ProviderStatus, installed_wheels, probe_provider, probe_providers, wheel_problem
 
 __all__ = ["ProviderStatus", "installed_wheels", "probe_provider", "probe_providers", "wheel_problem"]

@@ -89,7 +89,7 @@ def list_kernels(provider: str) -> KernelList:
     wheel = " ".join(f"{name} {version}" for name, version in installed_wheels().items())
     kernels = _ask(PROVIDERS[provider]) if wheel else ()
     if kernels:
-        return KernelList(provider, f"asked from {wheel} on this machine", kernels)
+        return KernelList(provider, f"as {wheel} lists them on this machine", kernels)
     if provider == "cuda":
         table = tuple(_kernels(CUDA_KERNELS))
         return KernelList(provider, PUBLISHED, table, complete=False, newest_version=NEWEST_OPSET)
@@ -113,7 +113,7 @@ def _kernels(rows: Iterable[tuple[str, str, int, int, Mapping[str, Iterable[str]
 
 
 PUBLISHED = (
-    "from a table, not asked: CUDA does not load here. It follows the operator list published with "
+    "from a table: CUDA does not load here. It follows the operator list published with "
     "ONNX Runtime's sources (docs/OperatorKernels.md) in 2026, for opsets 18 to 21"
 )
 NEWEST_OPSET = 21

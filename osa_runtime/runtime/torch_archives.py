@@ -122,19 +122,9 @@ def _descriptor_length(content: mmap.mmap, place: int, entry: ArchiveEntry) -> i
 
 EXPRESSIONS = ("guards_code", "expr_str")
 ALLOWED = (
-    *(
-        ast.Expression,
-        ast.BoolOp,
-        ast.boolop,
-        ast.UnaryOp,
-        ast.unaryop,
-        ast.BinOp,
-        ast.operator,
-        ast.Compare,
-        ast.cmpop,
-    ),
-    *(ast.Constant, ast.Name, ast.Load, ast.Subscript, ast.Attribute, ast.Call, ast.keyword),
-)
+    ast.Expression, ast.BoolOp, ast.boolop, ast.UnaryOp, ast.unaryop, ast.BinOp, ast.operator, ast.Compare, ast.cmpop,
+    ast.Constant, ast.Name, ast.Load, ast.Subscript, ast.Attribute, ast.Call, ast.keyword,
+)  # fmt: skip
 CALLED = re.compile(r"[A-Z]\w*|abs|bool|float|int")  # classes of sympy begin with a capital letter
 OF_TENSORS = ("size", "stride", "storage_offset", "dim")
 NAME = re.compile(r"[\w.+/-]*")

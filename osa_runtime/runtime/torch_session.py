@@ -8,9 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import logging
 import threading
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from osa_runtime.runtime.device import CPU, Device, LoadSettings, Placement, tor
 from osa_runtime.runtime.input_checks import Array
 from osa_runtime.runtime.session import Session, Source
 from osa_runtime.runtime.torch_archives import refuse_ambiguous, refuse_code
+from osa_runtime.steps import quiet
 
 UNPICKLED = "its weights must be plain data"
 
@@ -118,17 +117,12 @@ def _refuse_pickled_record(name: str, records: Any) -> None:
 @contextlib.contextmanager
 def _damage(path: Path, format: str) -> Iterator[None]:  # noqa: A002 - the word of the manifest
     """Turn any error while a file is read into an ArtifactError, and silence torch's warnings."""
-    logs = logging.root.manager.disable
-    logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quiet():
             yield
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ArtifactError(f"{path} cannot be read as {format}: {reason} Export the model again.") from error
-    finally:
-        logging.disable(logs)
 
 
 class TorchSession(Session):

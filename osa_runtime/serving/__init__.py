@@ -1,7 +1,7 @@
 """Serving exported ONNX models over the Open Inference Protocol (KServe V2), REST and gRPC. No torch, no onnx.
 
 operations   processes: start, signals, workers, drain
-rest, grpc   the two transports, which know nothing of each other
+rest, grpc   the two transports, which do not import each other
 protocol     tensors, descriptions and limits that both share
 engine       repository → model → batcher → session, without a network
 

@@ -17,12 +17,7 @@ class Log:
     """Safe to use from any thread. ``requests`` adds a line for every inference request."""
 
     def __init__(
-        self,
-        level: str = "info",
-        *,
-        requests: bool = False,
-        stream: TextIO | None = None,
-        worker: int | None = None,
+        self, level: str = "info", *, requests: bool = False, stream: TextIO | None = None, worker: int | None = None
     ) -> None:
         self._least = LEVELS.index(level)
         self._stream = stream or sys.stderr

@@ -91,12 +91,12 @@ class ServerSettings:
 
     @property
     def is_open(self) -> bool:
-        """Whether other machines can reach the server without a token."""
+        """True if other machines can reach the server without a token."""
         return not is_loopback(self.host) and self.token is None
 
 
 def is_loopback(name: str) -> bool:
-    """Whether a name or an address means this machine."""
+    """True for a name or an address of this machine."""
     if name.lower() in LOOPBACK:
         return True
     try:

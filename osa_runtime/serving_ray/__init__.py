@@ -1,6 +1,6 @@
 """The same server in the replicas of a Ray Serve application, which Ray's own ``serve deploy`` or ``serve run`` starts.
 
-settings → app → replica (ReplicaEngine, rest_front, GrpcFront)
+settings → app (ReplicaEngine, rest_front, GrpcFront, Replica, build)
 
-Ray is imported in ``app`` and nowhere else.
+Ray is imported in ``build`` and nowhere else.
 """

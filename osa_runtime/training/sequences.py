@@ -69,21 +69,23 @@ class SequenceDataset:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Part:
+class Sequences:
+    """Token ids (n, N) in int64 or vectors (n, N, features) in float32, labels (n,), and masks (n, N)."""
+
     x: Array
     y: NDArray[np.int64]
     mask: NDArray[np.bool_]
 
-    def __getitem__(self, rows: Array) -> _Part:
-        return _Part(self.x[rows], self.y[rows], self.mask[rows])
+    def __getitem__(self, rows: Array) -> Sequences:
+        return Sequences(self.x[rows], self.y[rows], self.mask[rows])
 
 
 def load_sequences(file: str | os.PathLike[str]) -> SequenceDataset:
     path = Path(file)
     arrays = load_arrays(path, _names)
-    train = _part(path, arrays, "")
+    train = check_sequences(path, arrays)
     if "x_test" in arrays:
-        test = _part(path, arrays, "_test")
+        test = check_sequences(path, arrays, "_test")
         if test.x.shape[1:] != train.x.shape[1:] or test.x.dtype != train.x.dtype:
             raise DataError(
                 f"{path}: x is {train.x.shape[1:]} {train.x.dtype} and x_test {test.x.shape[1:]} {test.x.dtype}."
@@ -107,13 +109,11 @@ def _names(path: Path, present: Set[str]) -> list[str]:
     missing = [name for name in wanted if name not in present]
     if missing:
         raise DataError(f"{path} lacks {' and '.join(missing)}; it holds {', '.join(sorted(present)) or 'nothing'}.")
-    both = [suffix for suffix in ("", "_test") if {f"lengths{suffix}", f"mask{suffix}"} <= present]
-    if both:
-        raise DataError(f"{path} has both lengths{both[0]} and mask{both[0]}; expected one of them.")
     return wanted + [name for name in ("lengths", "mask", "lengths_test", "mask_test") if name in present]
 
 
-def _part(path: Path, arrays: Mapping[str, Array], suffix: str) -> _Part:
+def check_sequences(path: Path, arrays: Mapping[str, Array], suffix: str = "") -> Sequences:
+    """The sequences of a file, or those with the suffix "_test", with zeros in the padding."""
     x, y = arrays[f"x{suffix}"], arrays[f"y{suffix}"]
     name = f"{path}: x{suffix}"
     if x.ndim not in (2, 3) or 0 in x.shape or x.dtype.kind not in ("ui" if x.ndim == 2 else "f"):
@@ -130,11 +130,11 @@ def _part(path: Path, arrays: Mapping[str, Array], suffix: str) -> _Part:
                 f"{name} holds the token {int(x.min() if x.min() < 0 else x.max())}; number tokens from 0 on, without "
                 f"gaps: each has a row in a table, and there may be {LARGEST_VOCABULARY}."
             )
-        return _Part(x.astype(np.int64), y.astype(np.int64), mask)
+        return Sequences(x.astype(np.int64), y.astype(np.int64), mask)
     x = np.where(mask[..., None], x, 0.0).astype(np.float32)
     if not np.isfinite(x).all():
         raise DataError(f"{name} holds NaN, infinity or more than float32 can, first in sequence {_first(x)}.")
-    return _Part(x, y.astype(np.int64), mask)
+    return Sequences(x, y.astype(np.int64), mask)
 
 
 def _first(x: Array) -> int:
@@ -143,6 +143,8 @@ def _first(x: Array) -> int:
 
 def _mask(path: Path, arrays: Mapping[str, Array], suffix: str, shape: tuple[int, ...]) -> NDArray[np.bool_]:
     lengths, mask = arrays.get(f"lengths{suffix}"), arrays.get(f"mask{suffix}")
+    if lengths is not None and mask is not None:
+        raise DataError(f"{path} has both lengths{suffix} and mask{suffix}; expected one of them.")
     if lengths is not None:
         valid = lengths.shape == shape[:1] and lengths.dtype.kind in "ui"
         if not valid or lengths.min() < 1 or lengths.max() > shape[1]:

@@ -12,7 +12,7 @@ from osa_runtime.arrays import read_arrays, write_npz
 from osa_runtime.errors import InputError
 from osa_runtime.evaluation import Classifier, read_samples
 from osa_runtime.interface import Interface, TensorSpec
-from osa_runtime.parity.certificate import Check
+from osa_runtime.parity.certificate import CaseResult, Check
 from osa_runtime.parity.feeds import Case, Planned, essential, further
 from osa_runtime.runtime.input_checks import check_finite_inputs, check_inputs
 from osa_runtime.runtime.session import Session
@@ -24,18 +24,18 @@ SECONDS = 20.0  # for the cases that are not essential
 
 def widened(
     interface: Interface,
-    cases: Sequence[Case],
+    cases: list[Case],
     settings: VerifySettings,
-    run: Callable[[Case], None],
+    judge: Callable[[Case], CaseResult],
     *,
     width: int | None = None,
     nan: bool = True,
-) -> Check:
-    """Run the cases beyond the plain sweep; ``run`` adds each to ``cases``. Without ``nan``, skip what may be NaN.
+) -> tuple[list[CaseResult], Check]:
+    """Judge the cases beyond the plain sweep and add them to ``cases``. Without ``nan``, skip what may be NaN.
 
     The check describes what all of them cover.
     """
-    known = {case.name for case in cases}
+    known, results = {case.name for case in cases}, list[CaseResult]()
     middle = next((case.sizes for case in cases if case.kind != "random"), cases[-1].sizes)
     grid = settings.batches is None and settings.lengths is None
 
@@ -43,13 +43,14 @@ def widened(
         case = planned.case(interface)
         if case.name not in known and (nan or not planned.may_be_nan):
             known.add(case.name)
-            run(case)
+            results.append(judge(case))
+            cases.append(case)
 
     for planned in essential(interface, middle, settings.seed, grid=grid):
         run_new(planned)
     more = further(interface, middle, width, settings.seed) if grid and not settings.quick else []
     left_out = affordable(more, run_new, settings.seconds)
-    return described(interface, cases, left_out)
+    return results, described(interface, cases, left_out)
 
 
 def affordable(planned: Sequence[Planned], run: Callable[[Planned], None], seconds: float | None) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -131,13 +132,8 @@ class _Comparison:
         return sweep(self.interface, seed=settings.seed, batches=settings.batches, lengths=settings.lengths)
 
     def _wide(self, rules: Rules) -> list[CaseResult]:
-        results: list[CaseResult] = []
-
-        def run(case: Case) -> None:
-            results.append(self._case(case, rules))
-            self.cases.append(case)
-
-        self.checks.append(widened(self.interface, self.cases, self.settings, run))
+        results, covered = widened(self.interface, self.cases, self.settings, partial(self._case, rules=rules))
+        self.checks.append(covered)
         return results
 
     def _case(self, case: Case, rules: Rules) -> CaseResult:

@@ -114,11 +114,9 @@ class Expectation:
     def width(self) -> int | None:
         """The size of a head of the first attention layer."""
         layers = (layer for layer in self.model.modules() if isinstance(layer, OrthogonalSelfAttention))
-        return next((int(layer.project.width) for layer in layers), self._width_of_config())
-
-    def _width_of_config(self) -> int | None:
         config: Any = getattr(self.model, "config", None)
-        return int(config.dim // config.heads) if hasattr(config, "dim") and hasattr(config, "heads") else None
+        declared = int(config.dim // config.heads) if hasattr(config, "dim") and hasattr(config, "heads") else None
+        return next((int(layer.project.width) for layer in layers), declared)
 
     @cached_property  # every row of every case asks for it
     def depth(self) -> int:

@@ -25,7 +25,7 @@ from osa_runtime.ops.lowrank import core_norm, gram_core, precision_level, shear
 from osa_runtime.ops.rounding import gram_amplification, is_in_doubt
 from osa_runtime.ops.scaling import reach, squarings_needed
 from osa_runtime.ops.spectral_norm import masked, spectral_norm
-from osa_runtime.parity.certificate import CaseResult, HeadResult, LayerResult, OutputResult
+from osa_runtime.parity.certificate import CaseResult, HeadResult, LayerResult
 from osa_runtime.parity.feeds import Case
 from osa_runtime.parity.tolerances import DEFECT_SHARE, STRETCH_SHARE, core_tolerance
 from osa_runtime.verification.inside.model_parts import Array, Core, ModelParts, chunks
@@ -274,9 +274,8 @@ def undecided_beyond_range(
 
 def undecided(result: CaseResult, reason: str) -> CaseResult:
     """The same result, with failed outputs undecided for this reason."""
-    return dataclasses.replace(result, outputs=tuple(_undecided(output, reason) for output in result.outputs))
-
-
-def _undecided(output: OutputResult, reason: str) -> OutputResult:
-    failed = output.verdict == "fail"
-    return dataclasses.replace(output, verdict="undecided", reason=reason) if failed else output
+    outputs = (
+        dataclasses.replace(output, verdict="undecided", reason=reason) if output.verdict == "fail" else output
+        for output in result.outputs
+    )
+    return dataclasses.replace(result, outputs=tuple(outputs))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -227,15 +229,9 @@ class _Verification:
         )
 
     def _wide(self, rules: Rules) -> list[CaseResult]:
-        """Run the cases beyond the plain sweep and add them to ``cases``."""
-        results: list[CaseResult] = []
-
-        def run(case: Case) -> None:
-            results.append(self._case(case, rules))
-            self.cases.append(case)
-
-        width = self.expected.width if self.expected is not None else None
-        covered = widened(self._interface(), self.cases, self.settings, run, width=width, nan=self.eager is not None)
+        options: dict[str, Any] = {"width": self.expected and self.expected.width, "nan": self.eager is not None}
+        judge = partial(self._case, rules=rules)
+        results, covered = widened(self._interface(), self.cases, self.settings, judge, **options)
         self.checks.append(covered)
         return results
 

@@ -35,7 +35,6 @@ def test_every_artifact_is_measured_against_its_checkpoint(exported: Exported, m
     benchmark = Benchmark(short(folder, against=folder.parent / model, batches=(1, 2), **lengths))
     assert benchmark.disagreement is None
     result = benchmark.measure()
-    benchmark.close()
     described = json.loads(json.dumps(result.as_dict(), allow_nan=False))
     sizes = [(c["batch"], c["tokens"]) for c in described["configurations"]]
     assert sizes == ([(1, None), (2, None)] if model == "vit" else [(1, 3), (2, 3), (1, 64), (2, 64)])

@@ -46,9 +46,9 @@ def test_shares_and_calls_are_per_run_without_the_warm_up(tmp_path: Path) -> Non
     (tmp_path / "trace.json").write_text(json.dumps(events))
     profile = read_profile(tmp_path / "trace.json", runs=2, warm_up=1)
     first, second = profile.operators
-    assert (first.name, first.milliseconds, first.share, first.calls) == ("MatMul", 0.35, 0.875, 2)
+    assert (first.name, first.ms_per_run, first.share, first.calls_per_run) == ("MatMul", 0.35, 0.875, 2)
     assert (second.name, second.share) == ("Add", 0.125)
-    assert [(row.name, row.operator, row.milliseconds) for row in profile.nodes] == [
+    assert [(row.name, row.operator, row.ms_per_run) for row in profile.nodes] == [
         ("x", "MatMul", 0.3),
         ("y", "Add", 0.05),
         ("z", "MatMul", 0.05),

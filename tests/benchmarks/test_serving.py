@@ -16,7 +16,6 @@ FACTS: dict[str, Any] = {
     "rounds": 3,
     "seconds": 1.0,
     "memory": {"ours": 60.0, "kserve": 150.0},
-    "judged": True,
     "missing": {"triton": "no wheel for this machine"},
 }
 

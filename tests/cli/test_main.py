@@ -118,6 +118,7 @@ main.run()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("writes", [True, False], ids=["a file", "nothing"])
 def test_an_interrupt_that_python_drops_is_obeyed(tmp_path: Path, number: int, writes: bool) -> None:
@@ -141,6 +142,7 @@ def test_a_bug_shows_its_traceback_and_asks_for_a_report(
     assert "Please report it" in complaint
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["--version"], ["data", "list"]], ids=" ".join)
 def test_reader_that_leaves_early_causes_no_noise(arguments: list[str]) -> None:
     child = subprocess.Popen([OSA, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -152,6 +154,7 @@ def test_reader_that_leaves_early_causes_no_noise(arguments: list[str]) -> None:
     assert child.wait() == 141
 
 
+@pytest.mark.slow
 def test_module_and_script_are_the_same_program() -> None:
     by_script = subprocess.run([OSA, "--version"], capture_output=True, check=True)
     for name in ("osa_runtime", "osa_runtime.cli"):
@@ -168,6 +171,7 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bash") is None, reason="completion is tried in bash")
 @pytest.mark.parametrize(
     ("words", "expected"),
@@ -187,6 +191,7 @@ def test_bash_completes_commands_options_and_choices(words: list[str], expected:
     assert done.stdout.split() == expected, done.stderr
 
 
+@pytest.mark.slow
 def test_help_starts_fast() -> None:
     # processor time, not time on the wall: other work on the machine must not decide this test
     def once() -> float:

@@ -16,7 +16,6 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import save_file
-from sklearn.datasets import load_digits
 
 from osa_runtime import (
     EncoderConfig,
@@ -87,9 +86,14 @@ def images(path: str) -> None:
     np.savez(path, images=load_dataset("digits").x_train[:64])
 
 
+def digits() -> Any:
+    from sklearn.datasets import load_digits  # takes a second, and most processes of the tests do without
+
+    return load_digits()
+
+
 def own_images() -> None:
-    digits = load_digits()
-    np.savez("mine.npz", x=digits.images[:200], y=digits.target[:200])
+    np.savez("mine.npz", x=digits().images[:200], y=digits().target[:200])
 
 
 def own_sequences() -> None:
@@ -130,7 +134,7 @@ MAKERS: dict[str, Callable[[], None]] = {
     "digits.npz": partial(images, "digits.npz"),
     "examples.npz": partial(images, "examples.npz"),
     "inputs.npz": partial(images, "inputs.npz"),
-    "seven.png": lambda: Image.fromarray((load_digits().images[7] * 15.9).astype(np.uint8)).save("seven.png"),
+    "seven.png": lambda: Image.fromarray((digits().images[7] * 15.9).astype(np.uint8)).save("seven.png"),
     "my_models:build": own_module,
     "mine": own_artifact,
     "models": repository,

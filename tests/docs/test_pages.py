@@ -7,7 +7,8 @@ import shlex
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from osa_runtime import SkiplessViT, Standardisation, ViTConfig, save_checkpoint
 from osa_runtime.cli.main import app
@@ -47,9 +48,14 @@ def test_the_tutorial_works_letter_by_letter(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("arguments", commands("osa"), ids=" ".join)
 def test_command_and_its_options_exist(arguments: list[str]) -> None:
-    shown = CliRunner().invoke(app, [*arguments, "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"})
-    assert shown.exit_code == 0, shown.output
-    assert all(option in shown.output for option in arguments if option.startswith("--"))
+    command, words = get_command(app), iter(arguments)
+    while isinstance(command, TyperGroup) and not (word := next(words, "--help")).startswith("--"):
+        command = command.commands[word]
+    known = {
+        "--help",
+        *(option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)),
+    }
+    assert {word for word in arguments if word.startswith("--")} <= known
 
 
 @pytest.mark.parametrize("arguments", commands("make"), ids=" ".join)

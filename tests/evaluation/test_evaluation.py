@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from osa_runtime import OsaError, Standardisation, evaluate
+from osa_runtime import OsaError, Standardisation, evaluate, load
 from osa_runtime.artifact import describe_files
+from osa_runtime.models import EncoderConfig, SkiplessEncoder, SkiplessViT, ViTConfig, save_checkpoint
 from osa_runtime.training.datasets import load_dataset, load_test_images
 from small_models import feeds
 
@@ -72,7 +74,7 @@ def test_a_file_of_ones_own(made: Made, right: np.ndarray, tmp_path: Path) -> No
     images = load_test_images("digits")
     whole = evaluate(made(), stored(tmp_path / "a.npz", x=images.x[..., 0], y=images.y))
     assert whole.accuracy.correct == right.sum()
-    assert "all images of the file" in whole.notes[0]
+    assert "all samples of the file" in whole.notes[0]
     parts = stored(tmp_path / "b.npz", x=images.x[:9], y=images.y[:9], x_test=images.x[9:], y_test=images.y[9:])
     assert evaluate(made(), parts).accuracy.correct == right[9:].sum()
     bytes_ = stored(tmp_path / "c.npz", x=images.x.astype(np.uint8), y=images.y.astype(np.uint8))
@@ -83,8 +85,6 @@ def test_a_file_of_ones_own(made: Made, right: np.ndarray, tmp_path: Path) -> No
 
 
 def test_sequences_with_and_without_a_mask(exported: Callable[[str, str], Path], tmp_path: Path) -> None:
-    from osa_runtime import load
-
     folder, given = exported("encoder", "onnx"), feeds("encoder", batch=40)
     answers = load(folder).run(given)["logits"].argmax(1)
     data = stored(tmp_path / "words.npz", **given, y=answers)
@@ -92,6 +92,37 @@ def test_sequences_with_and_without_a_mask(exported: Callable[[str, str], Path],
     full = {"tokens": given["tokens"], "mask": np.ones_like(given["mask"])}
     without = stored(tmp_path / "full.npz", tokens=given["tokens"], y=load(folder).run(full)["logits"].argmax(1))
     assert evaluate(folder, without).accuracy.correct == 40
+
+
+@pytest.mark.parametrize("kind", ["onnx", "torchscript", "pt2"])
+def test_token_ids_as_an_encoder_is_trained_on(kind: str, exported: Callable[[str, str], Path], tmp_path: Path) -> None:
+    folder, given = exported("encoder", kind), feeds("encoder", batch=40)
+    y, mask = load(folder).run(given)[load(folder).outputs[0].name].argmax(1), given["mask"]
+    x = np.where(mask, given["tokens"], -9).astype(np.int32)  # padding may hold anything
+    for name, padding in (("lengths", mask.sum(1)), ("mask", mask)):
+        found = evaluate(folder, stored(tmp_path / "a.npz", x=x, y=y, **{name: padding}), folder.parent / "encoder")
+        assert (found.accuracy.correct, found.differ) == (40, 0)
+        assert "all samples of the file" in found.notes[0]
+    parts = {"x": x, "y": 2 - y, "mask": mask, "x_test": x[:9], "y_test": y[:9], "mask_test": mask[:9]}
+    found = evaluate(folder, stored(tmp_path / "b.npz", **parts, class_names=np.array(["a", "b", "c"])))
+    assert (found.accuracy.correct, found.accuracy.samples, found.notes) == (9, 9, ())
+    assert evaluate(folder, tmp_path / "b.npz", limit=2).accuracy.correct == 2
+
+
+def test_vectors_are_sequences_or_images_as_the_model_takes_them(made: Made, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    encoder = SkiplessEncoder(EncoderConfig(classes=10, features=8, max_length=8, dim=8, depth=1, heads=2))
+    save_checkpoint(encoder, tmp_path / "encoder")
+    images = load_test_images("digits")
+    rows = images.x[..., 0].astype(np.float32)
+    with torch.no_grad():
+        answers = encoder(torch.from_numpy(rows)).argmax(1).numpy()
+    data = stored(tmp_path / "rows.npz", x=rows, y=answers)
+    assert evaluate(tmp_path / "encoder", data).accuracy.correct == len(rows)
+    pictures = stored(tmp_path / "pictures.npz", x=rows, y=images.y)
+    assert evaluate(made(), pictures).accuracy == evaluate(made(), "digits").accuracy
+    padded = stored(tmp_path / "padded.npz", x=rows, y=answers, lengths=np.full(len(rows), 4))
+    assert evaluate(tmp_path / "encoder", padded).sha256 != evaluate(tmp_path / "encoder", data).sha256
 
 
 def test_another_model_is_told_from_chance(made: Made, checkpoint: Path, tmp_path: Path) -> None:
@@ -154,6 +185,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "wrong array": (dict(images=X.astype(np.float32), y=Y), "has the shape"),
     "other count": (dict(images=np.zeros((3, 1, 8, 8), np.float32), y=Y), "has 6 labels but"),
     "objects": (dict(x=np.array([None] * 6), y=Y), "cannot be read"),
+    "token ids": (dict(x=np.ones((6, 5), np.int64), y=Y), r"takes images: .*, but data.npz holds token ids"),
+    "vectors": (dict(x=X, y=Y, lengths=Y + 1), r"takes images: .*, but data.npz holds vectors \(batch, tokens, 8\)"),
+    "floats in a table": (dict(x=X[0], y=Y), "expected \\(n, tokens\\) whole numbers or"),
+    "two paddings": (dict(x=X, y=Y, lengths=Y + 1, mask=X[..., 0] > -1), "both lengths and mask"),
+    "length of nothing": (dict(x=X, y=Y, lengths=Y), "lengths has shape .* from 0 to 5; expected 6 whole numbers"),
 }
 
 
@@ -186,8 +222,6 @@ def test_other_wrong_requests(made: Made, exported: Callable[[str, str], Path], 
 
 
 def test_another_number_of_classes(tmp_path: Path) -> None:
-    from osa_runtime.models import SkiplessViT, ViTConfig, save_checkpoint
-
     other = save_checkpoint(SkiplessViT(ViTConfig(classes=12, dim=16, depth=1, heads=2)), tmp_path / "other")
     with pytest.raises(OsaError, match="has 12 classes, but digits has 10 classes"):
         evaluate(other, "digits")

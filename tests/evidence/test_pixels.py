@@ -29,6 +29,7 @@ def test_a_sequence_holds_pixels_of_its_image_in_reading_order() -> None:
     assert len(set(made["lengths"])) > 10
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_start_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(OsaError, match="ended with 3 before it was ready"), served(tmp_path / "absent"):
         raise AssertionError("it is not ready")

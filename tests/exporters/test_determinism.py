@@ -40,10 +40,10 @@ for name, options in json.loads(sys.argv[5]):
 
 CONFIGURATIONS = [
     ("encoder", {}),
-    ("encoder", {"external_data": True}),
     ("encoder", {"functions": "inline", "squarings": 3}),
     ("encoder", {"format": "pt2"}),
     ("encoder", {"format": "torchscript"}),
+    ("vit", {"external_data": True}),
     ("vit", {"dtype": "fp16"}),
     ("vit", {"format": "torchscript"}),
 ]

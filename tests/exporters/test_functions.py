@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -42,8 +44,13 @@ def feeds(tokens: int, factor: float, masked: bool, dtype: torch.dtype = torch.f
     return given
 
 
+@functools.lru_cache(maxsize=4)
+def session_of(model: bytes) -> onnxruntime.InferenceSession:
+    return onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+
+
 def run(model: onnx.ModelProto, given: dict[str, torch.Tensor]) -> torch.Tensor:
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = session_of(model.SerializeToString())
     return torch.from_numpy(session.run(None, {name: x.numpy() for name, x in given.items()})[0])
 
 

@@ -32,6 +32,7 @@ from osa_runtime.ops.scaling import _doubled_phi1_in_graph
 from osa_runtime.parity.tolerances import FLOAT32_ALONE_SHARE
 from structured_attention import Problem, is_right_or_nan, problems
 
+pytestmark = pytest.mark.slow
 CHOICES = {
     "auto": FunctionChoice(any_type=False),
     "lowrank": FunctionChoice(any_type=False, form="lowrank"),
@@ -334,14 +335,15 @@ class _Doubling(torch.nn.Module):
         return branch(turns < 100, work, other, (e, y, turns))
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # of torch, about its own code
 def test_a_compiled_loop_without_turns(tmp_path: Path) -> None:
     e, y = 0.1 * normal(2, 6, 6, seed=1), normal(2, 6, 3, seed=2)
     with torch.no_grad():
         program = torch.export.export(_Doubling(), (e, y, torch.tensor(2)))
-        torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "compiled.pt2"))
-        compiled = torch._inductor.aoti_load_package(str(tmp_path / "compiled.pt2"))
+        quickly = {"aot_inductor.compile_wrapper_opt_level": "O0"}
+        package = str(tmp_path / "compiled.pt2")
+        torch._inductor.aoti_compile_and_package(program, package_path=package, inductor_configs=quickly)
+        compiled = torch._inductor.aoti_load_package(package)
         for turns in (0, 1, 3):
             expected_e, expected_y = 0.5 * e.double(), y.double() + 1
             for _ in range(turns):

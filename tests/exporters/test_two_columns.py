@@ -19,6 +19,7 @@ from onnx import TensorProto, helper
 from torch import Tensor
 
 import osa_runtime.ops
+from attention_models import functions_of
 from exponents import normal, relative_error
 from osa_runtime.exporters import FunctionChoice, build_functions
 from osa_runtime.nn import OrthogonalSelfAttention
@@ -33,14 +34,13 @@ TYPES[torch.bool] = TensorProto.BOOL
 
 def exported(name: str, *inputs: Tensor, outputs: int = 1, choice: FunctionChoice = POLYNOMIAL) -> list[Tensor]:
     """The outputs of one ai.osa function in ONNX Runtime."""
-    functions = build_functions(choice)
     feeds = {f"x{i}": x.numpy() for i, x in enumerate(inputs)}
     given = [helper.make_tensor_value_info(f"x{i}", TYPES[x.dtype], [None] * x.dim()) for i, x in enumerate(inputs)]
     made = [onnx.ValueInfoProto(name=f"y{i}") for i in range(outputs)]
     node = helper.make_node(name, list(feeds), [value.name for value in made], domain="ai.osa")
     model = helper.make_model(
         helper.make_graph([node], "one", given, made),
-        functions=functions,
+        functions=functions_of(choice),
         opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid("ai.osa", 1)],
         ir_version=10,
     )

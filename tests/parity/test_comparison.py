@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -114,6 +115,6 @@ def test_a_scalar() -> None:
 
 
 def test_every_metric_is_a_plain_number() -> None:
-    found = measure(np.ones((2, 3), np.float16), np.ones((2, 3), np.float16), classes=True).as_dict()
+    found = asdict(measure(np.ones((2, 3), np.float16), np.ones((2, 3), np.float16), classes=True))
     assert set(found) == set(Metrics.__dataclass_fields__)
     assert all(type(value) is float for value in found.values())

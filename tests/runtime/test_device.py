@@ -62,6 +62,7 @@ def test_cpu_loads() -> None:
     assert status.reason is None
 
 
+@pytest.mark.slow
 def test_probing_writes_nothing_to_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
     statuses = {status.name: status for status in probe_providers()}
     assert statuses["CPUExecutionProvider"].loads

@@ -22,7 +22,7 @@ def need(operator: str, version: int, types: frozenset[str] = FLOAT) -> KernelNe
 def test_onnx_runtime_answers_for_the_cpu() -> None:
     cpu = list_kernels("cpu")
     assert cpu.complete
-    assert "asked from onnxruntime" in cpu.source
+    assert cpu.source.startswith("as onnxruntime")
     assert cpu.serves(need("MatMul", 13)) is True
     assert cpu.serves(need("MatMul", 13, HALF)) is False
     assert cpu.serves(need("MatMul", 13, HALF).in_float32()) is True

@@ -68,6 +68,7 @@ def test_a_second_load_takes_the_copy_and_answers_alike(
         np.testing.assert_array_equal(found["logits"], plain["logits"])
 
 
+@pytest.mark.slow
 def test_branches_and_loops_survive(cache: Path, tmp_path: Path, opened: list[str]) -> None:
     """Both forms, both precisions and the folded layer, with their counts of squarings."""
     torch.manual_seed(0)

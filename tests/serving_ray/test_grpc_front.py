@@ -14,7 +14,7 @@ from tritonclient.grpc import service_pb2 as pb
 from osa_runtime.packaging.ray_application import SERVICER
 from osa_runtime.serving.settings import Limits, ServerSettings
 from osa_runtime.serving_ray import grpc_stubs
-from osa_runtime.serving_ray.replica import METHODS, Replica
+from osa_runtime.serving_ray.app import METHODS, Replica
 from osa_runtime.serving_ray.settings import RaySettings
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from osa_runtime.serving.settings import ServerSettings
-from osa_runtime.serving_ray.replica import Replica, rest_front
+from osa_runtime.serving_ray.app import Replica, rest_front
 from osa_runtime.serving_ray.settings import RaySettings
 
 Messages = list[dict[str, Any]]

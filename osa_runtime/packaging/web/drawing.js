@@ -57,7 +57,7 @@ export class Drawing {
     }
   }
 
-  /** Where the paper lies in the raster: as it is, or such that the ink fills the box that the samples fill. */
+  /** The place of the paper in the raster: as it is, or such that the ink fills the box that the samples fill. */
   placed() {
     const size = [this.raster.canvas.width, this.raster.canvas.height];
     if (!this.placement || this.hasPicture) return { scale: size, shift: [0, 0], pen: AS_DRAWN * size[1] };

@@ -20,7 +20,7 @@ MAX_STRETCH = 2  # longer ones are padded to no more than this many times their 
 
 
 class Extent(NamedTuple):
-    """The sizes that decide which batch a request joins; ``apart`` gives it one of its own."""
+    """The sizes that decide which batch a request joins; with ``apart`` it has one of its own."""
 
     rows: int
     length: int = 0
@@ -57,7 +57,7 @@ class BatchPlan:
 
     @property
     def has_one_shape(self) -> bool:
-        """Whether requests differ in their number of rows only, so that one takes about as long as another."""
+        """True if requests differ in their number of rows only, so that one takes about as long as another."""
         return self._padded is None and not self._free
 
     def _padded_axis(self) -> str | None:

@@ -21,9 +21,8 @@ from osa_runtime.serving.refusals import TooSlow, Unavailable
 
 LINGER = 2.0  # seconds for which a refused client may go on sending
 SWEEP = 0.25  # seconds between checks for expired connections
-MAX_REFUSED = (
-    64  # connections beyond the limit: probes are answered, other requests get an error; a new one closes the oldest
-)
+# Connections beyond the limit: probes are answered, other requests get an error; a new one closes the oldest.
+MAX_REFUSED = 64
 UNUSED = 1.0  # seconds after which an idle connection is closed if its place is needed
 
 

@@ -55,7 +55,7 @@ class Repository:
         return model
 
     def knows(self, name: str) -> bool:
-        """Whether there is or was such a model; it may be unloaded."""
+        """True if there is or was such a model; it may be unloaded."""
         return name in self._entries
 
     def served(self) -> list[ServedModel]:
@@ -154,7 +154,7 @@ class Repository:
                     self._log.warning("reload failed; the old version serves on", model=name, reason=str(error))
 
     def _changed(self, name: str, entry: Entry) -> bool:
-        """Whether the files differ from those of the last load; a folder that is gone does not count."""
+        """True if the files differ from those of the last load; a folder that is gone does not count."""
         found = _fingerprints(self._newest(self._folders.versions(name)))
         return bool(found) and found != entry.seen
 

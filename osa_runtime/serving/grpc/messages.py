@@ -18,17 +18,16 @@ from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2 as pb
 
 from osa_runtime.serving.engine.limits import LARGE
-from osa_runtime.serving.engine.messages import Array, InferenceRequest, InferenceResponse, Parameter, RequestedOutput
+from osa_runtime.serving.engine.messages import Array, InferenceRequest, InferenceResponse, Parameter
 from osa_runtime.serving.protocol.requests import (
     CheckShapes,
     check_count,
     check_id,
     check_input,
-    check_output,
-    check_outputs,
     check_rest,
     check_shape,
     decompress,
+    requested_outputs,
 )
 from osa_runtime.serving.protocol.tensors import (
     BYTES,
@@ -42,7 +41,7 @@ from osa_runtime.serving.protocol.tensors import (
 from osa_runtime.serving.refusals import LONGEST_NAME, BadRequest, TooLarge
 
 TYPED = 8 << 20  # bytes of values that are not raw; as objects they take up to 8 times as much
-# How packed messages begin. No message of the protocol begins so: as tags these bytes are not fields of it.
+# The first bytes of packed messages. No message of the protocol starts with them: they are not tags of its fields.
 ENCODINGS = {b"\x1f\x8b": "gzip"} | dict.fromkeys((b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda"), "deflate")
 VARINT, FIXED64, WITH_LENGTH, FIXED32 = 0, 1, 2, 5  # wire types
 REQUEST, CONTENTS = pb.ModelInferRequest.DESCRIPTOR, pb.InferTensorContents.DESCRIPTOR
@@ -165,9 +164,9 @@ def read_grpc_request(
         message.model_name,
         message.model_version,
         _read_values(shapes, raw),
-        _read_outputs(message.outputs),
+        requested_outputs(message.outputs, lambda output: (output.name, _parameters(output), True)),
         message.id,
-        read_grpc_parameters(message.parameters) if message.parameters else {},
+        _parameters(message),
     )
 
 
@@ -179,6 +178,10 @@ def read_grpc_parameters(parameters: Any) -> dict[str, Parameter]:
             raise BadRequest(f"The parameter {name[:LONGEST_NAME]} has no value.")
         found[name] = getattr(value, choice)
     return found
+
+
+def _parameters(part: Any) -> dict[str, Parameter]:
+    return read_grpc_parameters(part.parameters) if part.parameters else {}
 
 
 def _read_shapes(message: Any, raw: int, max_bytes: int) -> dict[str, tuple[Any, tuple[int, ...]]]:
@@ -218,18 +221,6 @@ def _read_contents(name: str, tensor: Any, shape: tuple[int, ...]) -> Array:
     if array is not sent and not np.array_equal(array, sent):
         raise BadRequest(f"Input {name} holds values outside the range of {tensor.datatype}.")
     return array.reshape(shape)
-
-
-def _read_outputs(items: Any) -> list[RequestedOutput]:
-    check_count(len(items), "outputs")
-    outputs = [_read_output(item) for item in items]
-    check_outputs(outputs)
-    return outputs
-
-
-def _read_output(output: Any) -> RequestedOutput:
-    parameters = read_grpc_parameters(output.parameters) if output.parameters else {}
-    return check_output(output.name[:LONGEST_NAME], parameters, binary=True)
 
 
 def write_grpc_response(request: InferenceRequest, response: InferenceResponse) -> Any:

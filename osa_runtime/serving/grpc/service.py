@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import traceback
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
@@ -38,23 +39,23 @@ Check = Callable[[Any], CheckShapes]  # of a message
 
 
 class GrpcService:
-    """``unary`` has every call but inference by name, with the type of its message."""
+    """``controls`` has every call but inference by name: the fields of its answer, or a coroutine that returns them."""
 
     def __init__(self, engine: Engine, guard: Guard) -> None:
         self.engine = engine
         self._guard = guard
         self._max_tensor = engine.settings.limits.tensor
-        self.unary: dict[str, tuple[Any, Call]] = {
-            "ServerLive": (pb.ServerLiveRequest, self.server_live),
-            "ServerReady": (pb.ServerReadyRequest, self.server_ready),
-            "ServerMetadata": (pb.ServerMetadataRequest, self.server_metadata),
-            "ModelReady": (pb.ModelReadyRequest, self.model_ready),
-            "ModelMetadata": (pb.ModelMetadataRequest, self.model_metadata),
-            "ModelConfig": (pb.ModelConfigRequest, self.model_config),
-            "ModelStatistics": (pb.ModelStatisticsRequest, self.model_statistics),
-            "RepositoryIndex": (pb.RepositoryIndexRequest, self.repository_index),
-            "RepositoryModelLoad": (pb.RepositoryModelLoadRequest, self.load),
-            "RepositoryModelUnload": (pb.RepositoryModelUnloadRequest, self.unload),
+        self.controls: dict[str, Callable[[Any], Any]] = {
+            "ServerLive": lambda _: {"live": True},
+            "ServerReady": lambda _: {"ready": engine.ready},
+            "ServerMetadata": lambda _: descriptions.server_metadata(engine),
+            "ModelReady": self._model_ready,
+            "ModelMetadata": lambda message: descriptions.model_metadata(engine, self._find(message)),
+            "ModelConfig": lambda message: {"config": descriptions.model_config(engine, self._find(message))},
+            "ModelStatistics": lambda message: descriptions.statistics(engine, message.name, message.version),
+            "RepositoryIndex": self._index,
+            "RepositoryModelLoad": self._load,
+            "RepositoryModelUnload": self._unload,
         }
 
     def check(self, call: str, metadata: Metadata) -> None:
@@ -129,46 +130,30 @@ class GrpcService:
         message.infer_response.id = identity
         return message
 
-    async def server_live(self, _: Any) -> Any:
-        return pb.ServerLiveResponse(live=True)
+    async def control(self, call: str, message: Any) -> Any:
+        """The answer to a call other than inference."""
+        found = self.controls[call](message)
+        return ParseDict(await found if inspect.isawaitable(found) else found, getattr(pb, f"{call}Response")())
 
-    async def server_ready(self, _: Any) -> Any:
-        return pb.ServerReadyResponse(ready=self.engine.ready)
-
-    async def server_metadata(self, _: Any) -> Any:
-        return ParseDict(descriptions.server_metadata(self.engine), pb.ServerMetadataResponse())
-
-    async def model_ready(self, message: Any) -> Any:
+    def _model_ready(self, message: Any) -> dict[str, bool]:
         try:
             self._find(message)
         except NotFound:
-            return pb.ModelReadyResponse(ready=False)  # as Triton answers; over REST it is an error
-        return pb.ModelReadyResponse(ready=True)
+            return {"ready": False}  # as Triton answers; over REST it is an error
+        return {"ready": True}
 
-    async def model_metadata(self, message: Any) -> Any:
-        return ParseDict(descriptions.model_metadata(self.engine, self._find(message)), pb.ModelMetadataResponse())
+    async def _index(self, message: Any) -> dict[str, Any]:
+        return {"models": await self.engine.repository.index(message.ready)}
 
-    async def model_config(self, message: Any) -> Any:
-        fields = {"config": descriptions.model_config(self.engine, self._find(message))}
-        return ParseDict(fields, pb.ModelConfigResponse())
-
-    async def model_statistics(self, message: Any) -> Any:
-        fields = await descriptions.statistics(self.engine, message.name, message.version)
-        return ParseDict(fields, pb.ModelStatisticsResponse())
-
-    async def repository_index(self, message: Any) -> Any:
-        rows = await self.engine.repository.index(message.ready)
-        return ParseDict({"models": rows}, pb.RepositoryIndexResponse())
-
-    async def load(self, message: Any) -> Any:
+    async def _load(self, message: Any) -> dict[str, Any]:
         check_load_parameters(dict(message.parameters))
         await self.engine.load(message.model_name)
-        return pb.RepositoryModelLoadResponse()
+        return {}
 
-    async def unload(self, message: Any) -> Any:
+    async def _unload(self, message: Any) -> dict[str, Any]:
         read_grpc_parameters(message.parameters)
         await self.engine.unload(message.model_name)
-        return pb.RepositoryModelUnloadResponse()
+        return {}
 
     def _find(self, message: Any) -> ServedModel:
         return self.engine.repository.find(message.name, message.version)

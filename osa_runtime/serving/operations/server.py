@@ -243,7 +243,7 @@ def run_loop(main: Coroutine[Any, Any, T]) -> T:
     return_freed_memory()
     try:
         loop: asyncio.AbstractEventLoop = importlib.import_module("uvloop").new_event_loop()
-    except ImportError:  # there is none for Windows
+    except ImportError:  # uvloop does not exist for Windows
         loop = asyncio.new_event_loop()
     try:
         return loop.run_until_complete(main)
@@ -254,7 +254,7 @@ def run_loop(main: Coroutine[Any, Any, T]) -> T:
 
 def warn_if_open(settings: ServerSettings, log: Log) -> None:
     if settings.is_open:
-        log.warning("other machines can reach this server, and it asks for no token", host=settings.host)
+        log.warning("other machines can reach this server, and no token is required", host=settings.host)
 
 
 def _check_tls(settings: ServerSettings) -> None:

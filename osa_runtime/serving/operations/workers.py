@@ -221,9 +221,8 @@ def work(
     unloaded: frozenset[str],
 ) -> None:
     """The life of a worker, in its own process."""
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches the whole group; workers stop when the parent tells them
+    # Ctrl-C reaches the whole group; workers stop when the parent tells them.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     siblings = Channel(connection)
 
     async def main() -> int:

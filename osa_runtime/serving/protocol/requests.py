@@ -14,7 +14,7 @@ from typing import Any
 from osa_runtime.serving.engine.limits import LARGE
 from osa_runtime.serving.engine.messages import Parameter, RequestedOutput
 from osa_runtime.serving.protocol.tensors import DTYPES
-from osa_runtime.serving.refusals import BadRequest, TooLarge, shown
+from osa_runtime.serving.refusals import LONGEST_NAME, BadRequest, TooLarge, shown
 
 MAX_TENSORS = 1000
 MAX_RANK = 16
@@ -62,18 +62,24 @@ def check_shape(name: str, shape: Any, datatype: Any, max_bytes: int) -> tuple[i
     return tuple(shape)
 
 
-def check_output(name: str, parameters: Mapping[str, Parameter], *, binary: bool) -> RequestedOutput:
+def requested_outputs(
+    items: Sequence[Any], read: Callable[[Any], tuple[str, Mapping[str, Parameter], bool]]
+) -> list[RequestedOutput]:
+    """The outputs that a request names; ``read`` returns a name, its parameters, and True for raw bytes."""
+    check_count(len(items), "outputs")
+    outputs = [_requested(name[:LONGEST_NAME], parameters, binary) for name, parameters, binary in map(read, items)]
+    if len({output.name for output in outputs}) != len(outputs):
+        raise BadRequest("outputs names an output twice; name each once.")
+    return outputs
+
+
+def _requested(name: str, parameters: Mapping[str, Parameter], binary: bool) -> RequestedOutput:
     if "shared_memory_region" in parameters:
         raise BadRequest(f"Output {name} is wanted in shared memory, which this server does not have.")
     count = parameters.get("classification", 0)
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise BadRequest(f"classification of output {name} is {shown(count)}, expected a whole number of at least 0.")
     return RequestedOutput(name, binary, count)
-
-
-def check_outputs(outputs: Sequence[RequestedOutput]) -> None:
-    if len({output.name for output in outputs}) != len(outputs):
-        raise BadRequest("outputs names an output twice; name each once.")
 
 
 WINDOW_BITS = {"gzip": 31, "deflate": 15}

@@ -114,9 +114,8 @@ class RestApp:
     async def _infer(self, head: RequestHead, body: Body, connection: Any) -> Reply:
         model = self.engine.repository.find(head.model, head.version)
         limits = model.limits
-        content = await body.read(
-            limits.body, LARGE + 1
-        )  # this much before there is room: a client that sends nothing needs none
+        # This much before there is room: a client that sends nothing needs none.
+        content = await body.read(limits.body, LARGE + 1)
         if not body.unread and body.received <= LARGE and not head.is_packed:
             connection.received()
             return await self._run(read_request(head, content, limits), head, connection)

@@ -31,13 +31,10 @@ class Body:
         self.announced = announced
         self.unread = announced != 0
 
-    def check(self, limit: int) -> None:
-        if self.announced is not None and self.announced > limit:
-            raise body_too_large(limit)
-
     async def read(self, limit: int, enough: float = math.inf) -> bytes | bytearray:
         """The whole body, or the first bytes of it once ``enough`` have arrived. The next call continues from there."""
-        self.check(limit)
+        if self.announced is not None and self.announced > limit:
+            raise body_too_large(limit)
         while self.unread and self.received < enough:
             message = await self._receive()
             if message["type"] == "http.disconnect":
@@ -82,11 +79,7 @@ def write_response(request: InferenceRequest, response: InferenceResponse) -> tu
     for name, binary, classes in wanted:
         array = response.outputs[name]
         array = classify(name, array, classes, response.class_names) if classes else array
-        entry: dict[str, Any] = {
-            "name": name,
-            "datatype": NAME_OF_DTYPE.get(array.dtype, BYTES),
-            "shape": array.shape,
-        }
+        entry: dict[str, Any] = {"name": name, "datatype": NAME_OF_DTYPE.get(array.dtype, BYTES), "shape": array.shape}
         if binary:
             data = write_byte_strings(array) if classes else write_binary_tensor(array)
             entry["parameters"] = {"binary_data_size": len(data)}
@@ -94,7 +87,9 @@ def write_response(request: InferenceRequest, response: InferenceResponse) -> tu
         else:
             entry["data"] = _json_data(array)
         outputs.append(entry)
-    return _join(_fields(response, outputs), chunks)
+    fields: dict[str, Any] = {"id": response.id} if response.id else {}
+    fields |= {"model_name": response.model, "model_version": response.version, "outputs": outputs}
+    return _join(fields, chunks)
 
 
 def write_error(refusal: Refusal) -> tuple[Headers, bytes]:
@@ -104,11 +99,6 @@ def write_error(refusal: Refusal) -> tuple[Headers, bytes]:
     if refusal.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     return headers, orjson.dumps({"error": str(refusal)})
-
-
-def _fields(response: InferenceResponse, outputs: list[dict[str, Any]]) -> dict[str, Any]:
-    fields: dict[str, Any] = {"model_name": response.model, "model_version": response.version, "outputs": outputs}
-    return {"id": response.id} | fields if response.id else fields
 
 
 def _join(fields: dict[str, Any], chunks: list[bytes]) -> tuple[Headers, bytes]:

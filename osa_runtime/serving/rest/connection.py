@@ -1,7 +1,7 @@
 """One HTTP connection, with the limits of time and size that uvicorn does not have.
 
-It stands between the transport and uvicorn's protocol and needs of the latter no more than any ``asyncio.Protocol``
-has. The application finds it in the state of its scope, and reports the progress of each request to it.
+It is between the transport and uvicorn's protocol, of which it uses nothing but the methods of ``asyncio.Protocol``.
+The application finds it in the state of its scope, and reports the progress of each request to it.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def alone(self) -> bool:
-        """Whether no other client waits."""
+        """True if no other client is connected."""
         return self._connections.open == 1
 
     def begin(self) -> None:
@@ -205,7 +205,7 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(TooSlow(f"The request was not finished within {self._longest:g} s."))
 
     def _is_stalled(self, now: float) -> bool:
-        """Whether the client does not read its answers."""
+        """True if the client does not read its answers."""
         size, (before, since) = self._transport.get_write_buffer_size(), self._unsent
         if not size or not before or size <= before - TAKEN:
             self._unsent = (size, now)

@@ -14,8 +14,8 @@ def ref(name: str) -> dict[str, str]:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def _object(required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
-    return {"type": "object", "required": list(required), "properties": properties}
+def _object(optional: dict[str, Any] | None = None, **required: Any) -> dict[str, Any]:
+    return {"type": "object", "required": list(required), "properties": required | (optional or {})}
 
 
 def _list(items: Any) -> dict[str, Any]:
@@ -28,78 +28,48 @@ SHAPE = _list({"type": "integer", "minimum": 0})
 # null means left out: clients that write every field of their objects send it
 PARAMETERS = {"type": ["object", "null"], "additionalProperties": {"type": ["string", "number", "boolean"]}}
 DATA = {"type": "array", "description": "the values row by row, flat or nested"}
-DURATION = _object(("count", "ns"), count=COUNT, ns=COUNT)
+DURATION = _object(count=COUNT, ns=COUNT)
 PHASES = {"compute_input": DURATION, "compute_infer": DURATION, "compute_output": DURATION}
-TENSOR = _object(
-    ("name", "datatype", "shape"), name=TEXT, datatype=TEXT, shape=_list({"type": "integer", "minimum": -1})
+TENSOR = _object(name=TEXT, datatype=TEXT, shape=_list({"type": "integer", "minimum": -1}))
+VALUES = {"data": DATA, "parameters": PARAMETERS}
+MODEL_STATISTICS = _object(
+    {"last_inference": COUNT},
+    name=TEXT,
+    version=TEXT,
+    inference_count=COUNT,
+    execution_count=COUNT,
+    inference_stats=_object(PHASES, success=DURATION, fail=DURATION, queue=DURATION),
+    batch_stats=_list(_object(PHASES, batch_size=COUNT)),
 )
 
 SCHEMAS: dict[str, Any] = {
-    "Error": _object(("error",), error=TEXT),
+    "Error": _object(error=TEXT),
     "Object": {"type": "object"},
-    "ServerMetadata": _object(("name", "version", "extensions"), name=TEXT, version=TEXT, extensions=_list(TEXT)),
+    "ServerMetadata": _object(name=TEXT, version=TEXT, extensions=_list(TEXT)),
     "ModelMetadata": _object(
-        ("name", "versions", "platform", "inputs", "outputs"),
-        name=TEXT,
-        versions=_list(TEXT),
-        platform=TEXT,
-        inputs=_list(TENSOR),
-        outputs=_list(TENSOR),
+        name=TEXT, versions=_list(TEXT), platform=TEXT, inputs=_list(TENSOR), outputs=_list(TENSOR)
     ),
-    "InputTensor": _object(
-        ("name", "datatype", "shape"),
-        name=TEXT,
-        datatype={"enum": list(DTYPES)},
-        shape=SHAPE,
-        data=DATA,
-        parameters=PARAMETERS,
-    ),
+    "InputTensor": _object(VALUES, name=TEXT, datatype={"enum": list(DTYPES)}, shape=SHAPE),
     "InferenceRequest": _object(
-        ("inputs",),
-        id={"type": ["string", "null"], "maxLength": LONGEST_ID},
-        parameters=PARAMETERS,
+        {
+            "id": {"type": ["string", "null"], "maxLength": LONGEST_ID},
+            "parameters": PARAMETERS,
+            "outputs": _list(_object({"parameters": PARAMETERS}, name=TEXT)) | {"type": ["array", "null"]},
+        },
         inputs=_list(ref("InputTensor")),
-        outputs=_list(_object(("name",), name=TEXT, parameters=PARAMETERS)) | {"type": ["array", "null"]},
     ),
     "InferenceResponse": _object(
-        ("model_name", "model_version", "outputs"),
-        id=TEXT,
+        {"id": TEXT},
         model_name=TEXT,
         model_version=TEXT,
-        outputs=_list(
-            _object(
-                ("name", "datatype", "shape"),
-                name=TEXT,
-                datatype={"enum": [*DTYPES, BYTES]},
-                shape=SHAPE,
-                data=DATA,
-                parameters=PARAMETERS,
-            )
-        ),
+        outputs=_list(_object(VALUES, name=TEXT, datatype={"enum": [*DTYPES, BYTES]}, shape=SHAPE)),
     ),
-    "Statistics": _object(
-        ("model_stats",),
-        model_stats=_list(
-            _object(
-                ("name", "version", "inference_count", "execution_count", "inference_stats", "batch_stats"),
-                name=TEXT,
-                version=TEXT,
-                last_inference=COUNT,
-                inference_count=COUNT,
-                execution_count=COUNT,
-                inference_stats=_object(
-                    ("success", "fail", "queue"), success=DURATION, fail=DURATION, queue=DURATION, **PHASES
-                ),
-                batch_stats=_list(_object(("batch_size",), batch_size=COUNT, **PHASES)),
-            )
-        ),
-    ),
-    "IndexRequest": _object((), ready={"type": "boolean", "description": "only models that are ready"}),
-    "Index": _list(_object(("name", "version", "state"), name=TEXT, version=TEXT, state=TEXT, reason=TEXT)),
-    "LoadRequest": _object(
-        (), parameters={"type": ["object", "null"], "maxProperties": 0}
-    ),  # models come from the disk
-    "UnloadRequest": _object((), parameters=PARAMETERS),
+    "Statistics": _object(model_stats=_list(MODEL_STATISTICS)),
+    "IndexRequest": _object({"ready": {"type": "boolean", "description": "only models that are ready"}}),
+    "Index": _list(_object({"reason": TEXT}, name=TEXT, version=TEXT, state=TEXT)),
+    # Models come from the disk.
+    "LoadRequest": _object({"parameters": {"type": ["object", "null"], "maxProperties": 0}}),
+    "UnloadRequest": _object({"parameters": PARAMETERS}),
 }
 
 INFERENCE_EXAMPLE = {
@@ -130,7 +100,7 @@ ERRORS = {
     404: "no such model or version",
     405: "no such method",
     413: "larger than the limits of this server and this model",
-    422: "the model gives NaN or Inf for these inputs",
+    422: "the model returns NaN or Inf for these inputs",
     500: "the model failed",
     503: "the queue is full, the time is over, or nothing is loaded; Retry-After says when to come back",
 }
@@ -155,7 +125,7 @@ class Call(NamedTuple):
 def _of_model(path: str) -> list[Call]:
     return [
         Call("metadata", "GET", path, "Inputs, outputs and versions", "ModelMetadata", errors=(404,)),
-        Call("model_ready", "GET", path + "/ready", "Whether the model takes requests", errors=(404,)),
+        Call("model_ready", "GET", path + "/ready", "Readiness of the model", errors=(404,)),
         Call("config", "GET", path + "/config", "Triton's configuration of the model", "Object", errors=(404,)),
         Call("statistics", "GET", path + "/stats", "Statistics of the model", "Statistics", errors=(404,)),
         # this handler is never reached; it makes other methods a 405
@@ -165,9 +135,9 @@ def _of_model(path: str) -> list[Call]:
 
 LOAD, UNLOAD = "/v2/repository/models/{name}/load", "/v2/repository/models/{name}/unload"
 CALLS = [
-    Call("server", "GET", "/v2", "What this server is", "ServerMetadata"),
-    Call("live", "GET", "/v2/health/live", "Whether the server runs"),
-    Call("ready", "GET", "/v2/health/ready", "Whether it takes requests", errors=(503,)),
+    Call("server", "GET", "/v2", "Name, version and extensions of the server", "ServerMetadata"),
+    Call("live", "GET", "/v2/health/live", "Liveness of the server"),
+    Call("ready", "GET", "/v2/health/ready", "Readiness of the server", errors=(503,)),
     Call("statistics", "GET", "/v2/models/stats", "Statistics of all models", "Statistics"),
     Call("index", "POST", "/v2/repository/index", "All models and their states", "Index", "IndexRequest"),
     Call("load", "POST", LOAD, "Load a model", "Object", "LoadRequest", (404, 500)),
@@ -175,7 +145,7 @@ CALLS = [
     Call("metrics", "GET", "/metrics", "Metrics for Prometheus", kind="text/plain"),
     Call("description", "GET", "/openapi.json", "This description", "Object"),
     Call("page", "GET", "/", "The page for people", kind="text/html"),
-    Call("details", "GET", "/details", "What the page shows", "Object"),
+    Call("details", "GET", "/details", "The data that the page shows", "Object"),
     *_of_model("/v2/models/{name}"),
     *_of_model("/v2/models/{name}/versions/{version}"),
 ]

@@ -14,7 +14,6 @@ from msgspec import Raw
 
 from osa_runtime.serving.engine.limits import LARGE
 from osa_runtime.serving.engine.messages import Array, InferenceRequest, Parameter, RequestedOutput
-from osa_runtime.serving.protocol.json_tensors import read_json_tensor
 from osa_runtime.serving.protocol.requests import (
     MAX_TENSORS,
     CheckShapes,
@@ -22,14 +21,14 @@ from osa_runtime.serving.protocol.requests import (
     check_count,
     check_id,
     check_input,
-    check_output,
-    check_outputs,
     check_rest,
     check_shape,
     decompress,
+    requested_outputs,
 )
 from osa_runtime.serving.protocol.tensors import NUMPY_NAMES, read_binary_tensor
 from osa_runtime.serving.refusals import LONGEST_NAME, BadRequest, shown
+from osa_runtime.serving.rest.json_tensors import read_json_tensor
 from osa_runtime.serving.settings import Limits
 
 TARGET = re.compile(rb"/v2/models/([^/?#]{1,400})(?:/versions/([^/?#]{1,40}))?/infer")
@@ -184,7 +183,13 @@ def read_layout(text: bytes | bytearray, max_bytes: int) -> Layout:
         check_input(entry.name, entry.parameters or {}, names)
         entry.shape = check_shape(entry.name, entry.shape, entry.datatype, max_bytes)
         names.add(entry.name)
-    return Layout(body.inputs, _read_outputs(body.outputs or [], binary), check_id(body.id or ""), parameters, binary)
+
+    def read_output(item: Tensor) -> tuple[str, Parameters, bool]:
+        named = item.parameters or {}
+        return item.name, named, named.get("binary_data", binary) is True
+
+    outputs = requested_outputs(body.outputs or [], read_output)
+    return Layout(body.inputs, outputs, check_id(body.id or ""), parameters, binary)
 
 
 # Clients that send raw tensors of one shape send the same JSON part again and again.
@@ -208,14 +213,3 @@ def decode_json(decoder: msgspec.json.Decoder[T], text: bytes | bytearray) -> T:
         raise BadRequest(f"The body does not fit the protocol: {error}.") from error
     except (msgspec.DecodeError, ValueError, RecursionError) as error:  # not ValueErrors before msgspec 0.21
         raise BadRequest(f"The body is not valid JSON: {error}.") from error
-
-
-def _read_outputs(items: list[Tensor], binary: bool) -> list[RequestedOutput]:
-    check_count(len(items), "outputs")
-    outputs = []
-    for item in items:
-        parameters = item.parameters or {}
-        in_bytes = parameters.get("binary_data", binary) is True
-        outputs.append(check_output(item.name[:LONGEST_NAME], parameters, binary=in_bytes))
-    check_outputs(outputs)
-    return outputs

@@ -82,7 +82,7 @@ class RestRoutes:
         return json_response(openapi())
 
     async def page(self, _: Request) -> Response:
-        return page_response()
+        return Response(_page(), media_type="text/html; charset=utf-8", headers=HEADERS)
 
     async def details(self, _: Request) -> Response:
         return json_response(await page_details(self._engine))
@@ -123,10 +123,6 @@ HEADERS = {"content-security-policy": POLICY, "x-content-type-options": "nosniff
 @cache
 def _page() -> str:
     return (files("osa_runtime.serving.rest") / "page.html").read_text(encoding="utf-8")
-
-
-def page_response() -> Response:
-    return Response(_page(), media_type="text/html; charset=utf-8", headers=HEADERS)
 
 
 async def page_details(engine: Engine) -> dict[str, Any]:

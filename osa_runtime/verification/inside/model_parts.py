@@ -114,14 +114,8 @@ class ModelParts(ABC):
         """
         return None
 
-    def write_unit(
-        self,
-        unit: str,
-        inputs: Sequence[Array],
-        folder: Path,
-        feeds: Mapping[str, Array] | None = None,  # noqa: ARG002 - for formats whose parts read the model's inputs
-    ) -> Written:
-        """Write the unit as a model of its own."""
+    def write_unit(self, unit: str, inputs: Sequence[Array], folder: Path, _: Mapping[str, Array]) -> Written:
+        """Write the unit as a model of its own. The last argument has the model's inputs, as for ``call``."""
         raise RunError(f"{unit} with its {len(inputs)} inputs cannot be written to {folder} on its own.")
 
     def write_between(self, end: str | int, calls: Calls, feeds: Mapping[str, Array], folder: Path) -> Written:

@@ -208,13 +208,7 @@ class OnnxParts(ModelParts):
             known[call["scale"]] = core.scale
         return self._run(known, {}, [call["out"]])[0]
 
-    def write_unit(
-        self,
-        unit: str,
-        inputs: Sequence[Array],
-        folder: Path,
-        feeds: Mapping[str, Array] | None = None,
-    ) -> Written:
+    def write_unit(self, unit: str, inputs: Sequence[Array], folder: Path, feeds: Mapping[str, Array]) -> Written:
         at = self._boundaries[unit]
         known, rest = self._known(unit, inputs, feeds)
         values = dict(rest) | known

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -110,8 +111,7 @@ class GraphIndex:
 
 
 def _value_types(model: onnx.ModelProto) -> dict[str, int]:
-    light = onnx.ModelProto()
-    light.CopyFrom(model)
+    light = copy.deepcopy(model)
     for tensor in light.graph.initializer:
         if len(tensor.raw_data) > LARGEST_KEPT:
             tensor.ClearField("raw_data")

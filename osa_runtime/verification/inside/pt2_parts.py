@@ -297,13 +297,7 @@ class Pt2Parts(ModelParts):
         inputs = {name: found[unit.x] for name, unit in units.items()}
         return Glue(inputs, tuple(map(found.__getitem__, self._outputs())), {n: found[m] for n, m in masks.items()})
 
-    def write_unit(
-        self,
-        unit: str,
-        inputs: Sequence[Array],
-        folder: Path,
-        feeds: Mapping[str, Array] | None = None,  # noqa: ARG002
-    ) -> Written:
+    def write_unit(self, unit: str, inputs: Sequence[Array], folder: Path, _: Mapping[str, Array]) -> Written:
         """Write the unit for inputs of these shapes."""
         check_known([unit], self.units, self._path)
         found = self._checked(unit, inputs)

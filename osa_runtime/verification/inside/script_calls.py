@@ -327,7 +327,8 @@ def attention_function(part: Any) -> Any:
     old = list(graph.inputs())[1:]
     for name, place in GIVEN.items():
         value = graph.addInput(f"given_{name}")
-        value.setType(_optional_tensor() if name == "mask" else torch._C.TensorType.get())
+        tensor = torch._C.TensorType.get()
+        value.setType(torch._C.OptionalType(tensor) if name == "mask" else tensor)
         call.replaceInput(place, value)
     graph.eraseOutput(0)
     graph.registerOutput(call.output())
@@ -352,7 +353,3 @@ def _read(node: Any) -> list[GraphValue]:
     inner = [value for block in node.blocks() for value in block.outputs()]
     inner += [value for block in node.blocks() for part in block.nodes() for value in _read(part)]
     return [*node.inputs(), *inner]
-
-
-def _optional_tensor() -> Any:
-    return torch._C.OptionalType(torch._C.TensorType.get())

@@ -102,16 +102,10 @@ class TorchScriptParts(ModelParts):
             q, k, values = map(to_tensor, (core.q, core.k, v))
             return to_array(self._apply[attention](self._parts[attention]._c, q, k, values, mask))
 
-    def write_unit(
-        self,
-        unit: str,
-        inputs: Sequence[Array],
-        folder: Path,
-        feeds: Mapping[str, Array] | None = None,  # noqa: ARG002
-    ) -> Written:
+    def write_unit(self, unit: str, inputs: Sequence[Array], folder: Path, _: Mapping[str, Array]) -> Written:
         check_known([unit], self.units, self._path)
         # Read again: the loaded code has been changed to record values.
-        fresh, _ = read_torchscript(torch, self._path, "cpu")
+        fresh = read_torchscript(torch, self._path, "cpu")[0]
         with running(self._path, unit), quiet():
             dict(fresh.named_modules())[unit].save(str(folder / "unit.pt"))
         return Written("unit.pt", dict(zip(("x", "mask"), inputs, strict=False)))

@@ -14,19 +14,9 @@ from osa_runtime.verification.page.cases import judged_error, other_name, output
 from osa_runtime.verification.page.markup import Html, tag
 
 # Stand-ins, replaced by the page's own colours after drawing, so that a plot follows light, dark and print.
-INK, SOFT, FAINT, GRID, PAPER = "#010101", "#020202", "#030303", "#040404", "#050505"
-ARTIFACT, OTHER, CUMULATIVE, FAIL = "#060606", "#070707", "#080808", "#090909"
-VARIABLES = {
-    INK: "ink",
-    SOFT: "soft",
-    FAINT: "faint",
-    GRID: "grid",
-    PAPER: "paper",
-    ARTIFACT: "artifact",
-    OTHER: "other",
-    CUMULATIVE: "cumulative",
-    FAIL: "fail",
-}
+NAMES = ("ink", "soft", "faint", "grid", "paper", "artifact", "other", "cumulative", "fail")
+VARIABLES = {"#" + 3 * f"{number:02}": name for number, name in enumerate(NAMES, start=1)}
+INK, SOFT, FAINT, GRID, PAPER, ARTIFACT, OTHER, CUMULATIVE, FAIL = VARIABLES
 WIDTH = 9.6  # inches
 EXACT = " A point on the lower edge is exactly 0."
 STYLE: Any = {

@@ -19,16 +19,7 @@ from osa_runtime.verification.page.cases import (
     worst_error,
     worst_stretch,
 )
-from osa_runtime.verification.page.markup import (
-    Figure,
-    Html,
-    folded,
-    join,
-    number,
-    passed_badge,
-    table,
-    tag,
-)
+from osa_runtime.verification.page.markup import Figure, Html, folded, join, number, passed_badge, table, tag
 
 
 def checks_table(certificate: Certificate) -> Html:

@@ -102,13 +102,14 @@ class Walk:
     def _explain(self, pair: Pair) -> None:
         mine, theirs = pair.mine, pair.theirs
         tensors = mine.graph.tensors.get(pair.a), theirs.graph.tensors.get(pair.b)
-        makers = mine.makers.get(pair.a), theirs.makers.get(pair.b)
+        node, place = mine.makers.get(pair.a, (None, 0))
+        other, other_place = theirs.makers.get(pair.b, (None, 0))
         if tensors[0] is not None and tensors[1] is not None:
             others = [name for name, tensor in theirs.graph.tensors.items() if tensor.digest == tensors[0].digest]
             text = f"{pair.reader} reads the values of {others[0]}, expected those of {pair.b}" if others else ""
             self._report(pair, text or tensor_difference(pair.b, tensors[0].array(), tensors[1].array()))
-        elif makers[0] is not None and makers[1] is not None and _alike(makers[0], makers[1]):
-            self._compare_nodes(pair, makers[0][0], makers[1][0])
+        elif node and other and (node.operator, place) == (other.operator, other_place):
+            self._compare_nodes(pair, node, other)
         elif between := _between(mine, pair.a, theirs.digests[pair.b]):
             kind = "an extra node" if len(between) == 1 else "extra nodes"
             nodes = ", ".join(map(str, reversed(between)))
@@ -174,10 +175,6 @@ class Walk:
             self.found.append(("", f"{wanted.where}its arguments, operator sets or unused nodes differ"))
 
 
-def _alike(mine: tuple[Node, int], theirs: tuple[Node, int]) -> bool:
-    return mine[0].operator == theirs[0].operator and mine[1] == theirs[1]
-
-
 def _between(scope: Scope, name: str, wanted: bytes) -> list[Node]:
     """The nodes on the shortest path from ``name`` up to a value with the wanted digest."""
     waiting: list[tuple[str, list[Node]]] = [(name, [])]
@@ -206,10 +203,7 @@ def _said(scope: Scope, name: str) -> str:
 
 def _unread(mine: Scope, theirs: Scope) -> Iterator[str]:
     """The nodes and weights that the outputs do not depend on."""
-    for kind, a, b in (
-        ("nodes", mine.nodes, theirs.nodes),
-        ("weights", mine.tensors(), theirs.tensors()),
-    ):
+    for kind, a, b in (("nodes", mine.nodes, theirs.nodes), ("weights", mine.tensors(), theirs.tensors())):
         extra, missing = (Counter(a) - Counter(b)).total(), (Counter(b) - Counter(a)).total()
         if extra or missing:
             yield f"{kind} that nothing reads: {extra} extra, {missing} missing"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -131,8 +132,7 @@ def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
 
 def _own(message: Any, *without: str) -> bytes:
     """The content of a message without these fields."""
-    rest = type(message)()
-    rest.CopyFrom(message)
+    rest = copy.deepcopy(message)
     for name in without:
         rest.ClearField(name)
     serialized: bytes = rest.SerializeToString(deterministic=True)

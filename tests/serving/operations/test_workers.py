@@ -172,7 +172,7 @@ def test_what_cannot_be_served_is_said_once(tmp_path: Path) -> None:
 
 def test_an_open_address_is_warned_of_once(exported: Exported) -> None:
     with ServerProcess(exported("vit", "onnx"), "--workers", "2", "--host", "0.0.0.0") as running:
-        assert running.count("other machines can reach this server, and it asks for no token") == 1
+        assert running.count("other machines can reach this server, and no token is required") == 1
 
 
 def test_figures_of_two_add_up() -> None:

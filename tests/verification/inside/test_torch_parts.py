@@ -225,7 +225,7 @@ def test_a_unit_is_written_as_a_model_of_its_own(case: Case, tmp_path: Path) -> 
     block = f"stack.blocks.{depth_of(case.variant) - 1}"
     for name in ("embed", f"{block}.attention", f"{block}.mlp", "head"):
         inputs, out = eager[name]
-        written = case.model_parts.write_unit(name, inputs, tmp_path)
+        written = case.model_parts.write_unit(name, inputs, tmp_path, {})
         assert [path.name for path in tmp_path.iterdir()] == [written.file]
         content = (tmp_path / written.file).read_bytes()
         assert str(tmp_path).encode() not in content

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import onnx
@@ -52,7 +53,7 @@ def test_control_flow_without_functions_is_a_warning(tmp_path: Path) -> None:
 
 
 def test_json_holds_everything(tmp_path: Path) -> None:
-    text = json.dumps(inspected(handmade.with_functions(), tmp_path, "cpu").as_dict())
+    text = json.dumps(asdict(inspected(handmade.with_functions(), tmp_path, "cpu")))
     assert json.loads(text)["placements"][0]["provider"] == "cpu"
 
 

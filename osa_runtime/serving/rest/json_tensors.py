@@ -61,7 +61,7 @@ def read_json_tensor(name: str, data: memoryview, datatype: str, shape: tuple[in
 
 
 def _check_structure(name: str, data: memoryview, shape: tuple[int, ...]) -> bool:
-    """Whether there are no values. Commas and brackets alone determine their number and the lists that hold them."""
+    """True if there are no values. Commas and brackets alone determine their number and the lists that hold them."""
     found = _without(data, NO_STRUCTURE)
     total = math.prod(shape)
     flat = found == b"[" + b"," * (total - 1) + b"]"

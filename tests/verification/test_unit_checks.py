@@ -85,7 +85,7 @@ def test_every_changed_node_is_wrong_in_one_part(name: str, deep: Deep, checkpoi
     [
         *(("vit", kind) for kind in FORMATS),
         *(("normed", kind) for kind in FORMATS),
-        *(("branching", kind) for kind in ("onnx", "torchscript")),  # a branching pt2: in test_torch_parts.py
+        *(("branching", kind) for kind in ("onnx", "torchscript")),  # a branching pt2: in inside/test_torch_parts.py
         ("encoder", "pt2"),
     ],
 )

@@ -12,7 +12,7 @@ import pytest
 from osa_runtime.errors import ArtifactError
 from osa_runtime.packaging.ray_application import package_ray
 from osa_runtime.serving.settings import ServerSettings
-from osa_runtime.serving_ray.replica import Replica
+from osa_runtime.serving_ray.app import Replica
 from osa_runtime.serving_ray.settings import RaySettings, packed_models
 
 Exported = Callable[[str, str], Path]

@@ -89,7 +89,7 @@ def test_cores_are_what_attend_gives(name: str, variant: str, deep: Deep) -> Non
 def test_a_part_is_written_as_a_model_of_its_own(variant: str, deep: Deep, tmp_path: Path) -> None:
     model_parts, given = opened(deep("branching", **VARIANTS[variant])), feeds("branching")
     before = model_parts.outputs_of(["embed"], given)["embed"]
-    written = model_parts.write_unit(ATTENTIONS[0], (before, given["mask"]), tmp_path)
+    written = model_parts.write_unit(ATTENTIONS[0], (before, given["mask"]), tmp_path, given)
     session = onnxruntime.InferenceSession(str(tmp_path / written.file), providers=["CPUExecutionProvider"])
     expected = model_parts.call(ATTENTIONS[0], (before, given["mask"]))
     np.testing.assert_allclose(session.run(None, dict(written.inputs))[0], expected, rtol=1e-5, atol=1e-6)
