@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -85,8 +85,9 @@ class FoldedLayer(WholeLayer):
         self._found = found
         self._own = [*found.unit.inputs(), found.weight, found.into]
         self._layer = GraphPart(whole, self._own, found.unit.out)
-        _, by_parts, _, self._operands = found.choice.args
-        self._by_parts = getattr(whole, by_parts.target)  # type: ignore[union-attr]
+        arguments: Any = found.choice.args
+        _, by_parts, _, self._operands = arguments
+        self._by_parts = getattr(whole, by_parts.target)
 
     def run(
         self, x: Array, weight: Array, out: Array, scale: Array, mask: Array | None
@@ -229,6 +230,7 @@ class Pt2Parts(ModelParts):
         self.units = tuple(self._units)
         self.attentions = tuple(name for name in self.units if name in self._attentions or name in self._foldings)
         self._parts: dict[str, GraphPart] = {}
+        self._layers: dict[str, FoldedLayer] = {}
 
     @classmethod
     def of(cls, session: Session, _: int | None) -> Self:
@@ -282,8 +284,10 @@ class Pt2Parts(ModelParts):
         return _per_head(out, v.shape)
 
     def _folded(self, folding: Folding) -> FoldedLayer:
-        assert self._whole is not None
-        return FoldedLayer(self._whole, folding)
+        path = folding.unit.path
+        if path not in self._layers:
+            self._layers[path] = FoldedLayer(self._whole, folding)
+        return self._layers[path]
 
     def between(self, calls: Calls, feeds: Mapping[str, Array]) -> Glue:
         units = {name: self._units[name] for name in calls}
@@ -326,6 +330,7 @@ class Pt2Parts(ModelParts):
 
     def close(self) -> None:
         self._parts.clear()
+        self._layers.clear()
         self._whole = None
 
     def _checked(self, unit: str, inputs: Sequence[Array]) -> Unit:
