@@ -10,13 +10,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from osa_runtime.cli.options import WHERE, AllowFallback, Device
+from osa_runtime.cli.options import FILES, INPUTS, JUDGEMENT, WHERE, AllowFallback, Device, panel
 
 if TYPE_CHECKING:
     from osa_runtime.parity.evaluation import Accuracy, Evaluation
 
 
-WHAT, JUDGE, FILES = "Inputs", "Judgement", "Files"
+_inputs, _judgement, _files, _where = map(panel, (INPUTS, JUDGEMENT, FILES, WHERE))
 
 
 def evaluate(
@@ -26,44 +26,38 @@ def evaluate(
     ],
     data: Annotated[
         str,
-        typer.Option(
+        _inputs(
             help="digits, mnist or fashion-mnist (their test images), or an .npz file as `osa train` takes it: x with "
             "images or sequences and y with labels, or x_test and y_test.",
             show_default=False,
-            rich_help_panel=WHAT,
         ),
     ],
     against: Annotated[
         Path | None,
-        typer.Option(help="Another artifact, model file or checkpoint, on the same data.", rich_help_panel=WHAT),
+        _inputs(help="Another artifact, model file or checkpoint, on the same data."),
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option(min=1, help="Use this many samples, evenly spaced.", show_default="all", rich_help_panel=WHAT),
+        _inputs(min=1, help="Use this many samples, evenly spaced.", show_default="all"),
     ] = None,
     data_dir: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder of fetched data sets.", show_default="$OSA_DATA or ~/.cache/osa-runtime", rich_help_panel=WHAT
-        ),
+        _inputs(help="Folder of fetched data sets.", show_default="$OSA_DATA or ~/.cache/osa-runtime"),
     ] = None,
     max_drop: Annotated[
         float | None,
-        typer.Option(
+        _judgement(
             min=0.0,
             help="With --against: exit with 1 when the accuracy is lower by more percentage points than this.",
             show_default="no limit",
-            rich_help_panel=JUDGE,
         ),
     ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Samples per run.", rich_help_panel=WHERE)] = 64,
-    out: Annotated[Path | None, typer.Option(help="Write the figures to this .json.", rich_help_panel=FILES)] = None,
+    batch_size: Annotated[int, _where(min=1, help="Samples per run.")] = 64,
+    out: Annotated[Path | None, _files(help="Write the figures to this .json.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
     device: Device = "cpu",
     allow_fallback: AllowFallback = False,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads.", show_default="by the runtime", rich_help_panel=WHERE)
-    ] = None,
+    threads: Annotated[int | None, _where(min=1, help="Threads.", show_default="by the runtime")] = None,
 ) -> None:
     """Measure the accuracy of an exported model or a checkpoint on labelled data.
 

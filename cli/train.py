@@ -7,118 +7,98 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from osa_runtime.cli.options import FlaggedCommand
+from osa_runtime.cli.options import FILES, FlaggedCommand, panel
 from osa_runtime.mechanisms import MECHANISMS
 
 if TYPE_CHECKING:
     from osa_runtime.training import Dataset, SeedsResult, SequenceDataset
 
-MODEL, RECIPE, FILES = "Model", "Recipe", "Files"
+_model, _recipe, _files = map(panel, ("Model", "Recipe", FILES))
 
 
 def train(
     out: Annotated[
         Path,
-        typer.Option(
-            "--out", "-o", help="Folder for the results; an interrupted run is resumed there.", rich_help_panel=FILES
-        ),
+        _files("--out", "-o", help="Folder for the results; an interrupted run is resumed there."),
     ],
     dataset: Annotated[
         str | None, typer.Argument(help="digits, mnist or fashion-mnist; leave it out with --data.", show_default=False)
     ] = None,
     file: Annotated[
         Path | None,
-        typer.Option(
+        _files(
             "--data",
             help="Your own .npz: x (n, height, width) or (n, height, width, channels), y (n) whole numbers from 0; "
             "x_test and y_test optional, otherwise a fixed fifth is set aside.",
-            rich_help_panel=FILES,
         ),
     ] = None,
     data_dir: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder of fetched data sets.", show_default="$OSA_DATA or ~/.cache/osa-runtime", rich_help_panel=FILES
-        ),
+        _files(help="Folder of fetched data sets.", show_default="$OSA_DATA or ~/.cache/osa-runtime"),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Discard the run in --out.", rich_help_panel=FILES)] = False,
+    force: Annotated[bool, _files("--force", help="Discard the run in --out.")] = False,
     model: Annotated[
         Literal["vit", "encoder"],
-        typer.Option(
+        _model(
             help="vit for images; encoder for sequences: --data with x (n, tokens) ids or (n, tokens, features) "
-            "floats, y, and lengths or mask.",
-            rich_help_panel=MODEL,
+            "floats, y, and lengths or mask."
         ),
     ] = "vit",
-    attention: Annotated[
-        str, typer.Option(help=f"Attention mechanism: {', '.join(MECHANISMS)}.", rich_help_panel=MODEL)
-    ] = "osa",
-    power: Annotated[int, typer.Option(help="Exponent of polynomial attention.", rich_help_panel=MODEL)] = 3,
+    attention: Annotated[str, _model(help=f"Attention mechanism: {', '.join(MECHANISMS)}.")] = "osa",
+    power: Annotated[int, _model(help="Exponent of polynomial attention.")] = 3,
     conditioning: Annotated[
         Literal["none", "spectral", "svd"],
-        typer.Option(help="Fixed correction of the attention's weights: λI, or λUVᵀ.", rich_help_panel=MODEL),
+        _model(help="Fixed correction of the attention's weights: λI, or λUVᵀ."),
     ] = "none",
-    spectral_lambda: Annotated[float, typer.Option("--lambda", help="λ of it.", rich_help_panel=MODEL)] = 1.0,
-    alpha: Annotated[
-        float | None, typer.Option(help="First α of OSA.", show_default="by tokens", rich_help_panel=MODEL)
-    ] = None,
-    residual: Annotated[
-        bool, typer.Option("--residual/--no-residual", help="Skip connections.", rich_help_panel=MODEL)
-    ] = False,
-    norm: Annotated[bool, typer.Option("--norm/--no-norm", help="Layer normalisation.", rich_help_panel=MODEL)] = False,
-    activation: Annotated[str, typer.Option(help="leaky_relu or gelu.", rich_help_panel=MODEL)] = "leaky_relu",
-    mlp_ratio: Annotated[float, typer.Option(help="Width of the MLP over --dim.", rich_help_panel=MODEL)] = 2.0,
+    spectral_lambda: Annotated[float, _model("--lambda", help="λ of it.")] = 1.0,
+    alpha: Annotated[float | None, _model(help="First α of OSA.", show_default="by tokens")] = None,
+    residual: Annotated[bool, _model("--residual/--no-residual", help="Skip connections.")] = False,
+    norm: Annotated[bool, _model("--norm/--no-norm", help="Layer normalisation.")] = False,
+    activation: Annotated[str, _model(help="leaky_relu or gelu.")] = "leaky_relu",
+    mlp_ratio: Annotated[float, _model(help="Width of the MLP over --dim.")] = 2.0,
     initialisation: Annotated[
         Literal["isometric", "usual"],
-        typer.Option("--init", help="First weights; usual: those of an ordinary ViT.", rich_help_panel=MODEL),
+        _model("--init", help="First weights; usual: those of an ordinary ViT."),
     ] = "isometric",
-    pool: Annotated[str, typer.Option(help="mean, or cls for a summary token.", rich_help_panel=MODEL)] = "mean",
-    depth: Annotated[int, typer.Option(help="Number of blocks.", rich_help_panel=MODEL)] = 8,
-    dim: Annotated[int, typer.Option(help="Width of a token.", rich_help_panel=MODEL)] = 64,
-    heads: Annotated[int, typer.Option(help="Heads per block; must divide --dim.", rich_help_panel=MODEL)] = 4,
-    patch_size: Annotated[
-        int | None, typer.Option(help="Side of a patch in pixels.", show_default="by image size", rich_help_panel=MODEL)
-    ] = None,
+    pool: Annotated[str, _model(help="mean, or cls for a summary token.")] = "mean",
+    depth: Annotated[int, _model(help="Number of blocks.")] = 8,
+    dim: Annotated[int, _model(help="Width of a token.")] = 64,
+    heads: Annotated[int, _model(help="Heads per block; must divide --dim.")] = 4,
+    patch_size: Annotated[int | None, _model(help="Side of a patch in pixels.", show_default="by image size")] = None,
     slope: Annotated[
         float | None,
-        typer.Option(help="Negative slope of the activation.", show_default="1 - sqrt(2/depth)", rich_help_panel=MODEL),
+        _model(help="Negative slope of the activation.", show_default="1 - sqrt(2/depth)"),
     ] = None,
-    epochs: Annotated[int, typer.Option(help="Passes over the training images.", rich_help_panel=RECIPE)] = 20,
-    batch_size: Annotated[int, typer.Option(help="Images per step.", rich_help_panel=RECIPE)] = 32,
+    epochs: Annotated[int, _recipe(help="Passes over the training images.")] = 20,
+    batch_size: Annotated[int, _recipe(help="Images per step.")] = 32,
     optimizer: Annotated[
         Literal["adamw", "muon"] | None,
-        typer.Option(
+        _recipe(
             help="muon: for the blocks' matrices, AdamW for the rest.",
             show_default="muon for skipless osa up to depth 16, else adamw",
-            rich_help_panel=RECIPE,
         ),
     ] = None,
     lr: Annotated[
         float | None,
-        typer.Option(help="Peak learning rate.", show_default="1e-3, beyond depth 16 3e-4", rich_help_panel=RECIPE),
+        _recipe(help="Peak learning rate.", show_default="1e-3, beyond depth 16 3e-4"),
     ] = None,
-    weight_decay: Annotated[float, typer.Option(help="AdamW's decay of matrices.", rich_help_panel=RECIPE)] = 0.01,
-    dropout: Annotated[float, typer.Option(help="Share of features dropped.", rich_help_panel=RECIPE)] = 0.0,
-    clip: Annotated[float, typer.Option(help="Largest norm of a gradient.", rich_help_panel=RECIPE)] = 1.0,
-    validation: Annotated[
-        float, typer.Option(help="Share of the training images to validate with.", rich_help_panel=RECIPE)
-    ] = 0.0,
+    weight_decay: Annotated[float, _recipe(help="AdamW's decay of matrices.")] = 0.01,
+    dropout: Annotated[float, _recipe(help="Share of features dropped.")] = 0.0,
+    clip: Annotated[float, _recipe(help="Largest norm of a gradient.")] = 1.0,
+    validation: Annotated[float, _recipe(help="Share of the training images to validate with.")] = 0.0,
     patience: Annotated[
         int | None,
-        typer.Option(
+        _recipe(
             help="Stop after this many epochs without a smaller validation loss, and keep the best epoch.",
             show_default="never",
-            rich_help_panel=RECIPE,
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Decides the weights and the order of images.", rich_help_panel=RECIPE)] = 0,
-    seeds: Annotated[
-        str | None, typer.Option(help="Several seeds, as 0,1,2: a run and a row for each.", rich_help_panel=RECIPE)
-    ] = None,
-    device: Annotated[Literal["cpu", "cuda"], typer.Option(help="Device to train on.", rich_help_panel=RECIPE)] = "cpu",
+    seed: Annotated[int, _recipe(help="Decides the weights and the order of images.")] = 0,
+    seeds: Annotated[str | None, _recipe(help="Several seeds, as 0,1,2: a run and a row for each.")] = None,
+    device: Annotated[Literal["cpu", "cuda"], _recipe(help="Device to train on.")] = "cpu",
     threads: Annotated[
         int | None,
-        typer.Option(help="Threads on the CPU.", show_default="1 for small models", rich_help_panel=RECIPE),
+        _recipe(help="Threads on the CPU.", show_default="1 for small models"),
     ] = None,
 ) -> None:
     """Train an image classifier, by default with orthogonal attention and without skip connections and normalisation.
