@@ -206,6 +206,7 @@ def alpha_share(config: BlockConfig) -> float:
     """The rate of α as a share of that of the other parameters, so that a step changes all by the same proportion.
 
     A step of AdamW changes every number by about the rate, whatever its size. Weights have the size 1/√dim, and α that
-    of 0.2/N: at the same rate, a few steps would multiply ‖S‖.
+    of 0.2/N: at the same rate, a few steps would multiply ‖S‖. Behind a normalisation that is wanted: the size of the
+    tokens is fixed there, so that ‖S‖ cannot grow with it, and such models learn better with one rate.
     """
-    return min(1.0, default_alpha(config.tokens) * config.dim**0.5)
+    return 1.0 if config.norm else min(1.0, default_alpha(config.tokens) * config.dim**0.5)

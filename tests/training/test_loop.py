@@ -115,3 +115,9 @@ def test_a_step_changes_alpha_by_the_proportion_by_which_it_changes_weights(imag
     start = 0.2 / 16  # α starts at, for up to 16 tokens
     assert [rates.pop(id(alpha)) / start for alpha in alphas] == pytest.approx([1e-3 * 16**0.5] * 2)
     assert set(rates.values()) == {1e-3}
+
+
+def test_behind_a_normalisation_alpha_has_the_rate_of_the_weights(images: Dataset) -> None:
+    settings = TrainingSettings(depth=1, dim=16, heads=2, norm=True, lr=1e-3).resolved(images.image_size)
+    model = build_model(model_config(images, settings), settings)
+    assert {group["lr"] for optimizer in make_optimizers(model, settings) for group in optimizer.param_groups} == {1e-3}
