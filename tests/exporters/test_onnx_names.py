@@ -107,7 +107,7 @@ def test_a_second_call_and_a_second_body_do_not_share_a_name() -> None:
 
 
 def test_the_inputs_of_a_function_are_named_after_their_readers_unless_they_have_names() -> None:
-    x, bias, factor, same = ir.Value(name="x"), ir.Value(name="bias"), ir.Value(), ir.Value(name="x")
+    x, bias, factor, same = ir.Value(name="x"), ir.Value(name="out"), ir.Value(), ir.Value(name="x")
     product = node("MatMul", "stack.mlp.first", [x, factor])
     summed = node("Add", "stack.mlp", [product.outputs[0], bias])
     last = node("Mul", "other", [summed.outputs[0], same])
@@ -117,5 +117,5 @@ def test_the_inputs_of_a_function_are_named_after_their_readers_unless_they_have
     model = ir.Model(ir.Graph([], [], nodes=[]), ir_version=10, functions=[function])
     name_function(model, function, "stack.mlp", {factor})
     assert [one.name for one in function] == ["first/MatMul", "/Add", "other/Mul"]
-    assert [value.name for value in function.inputs] == ["x", "bias", "first/MatMul.weight", "x_2"]
+    assert [value.name for value in function.inputs] == ["x", "out_2", "first/MatMul.weight", "x_2"]
     assert [value.name for value in function.outputs] == ["out"]
