@@ -19,12 +19,13 @@ from osa_runtime.exporters.module_calls import ENTER, MARKS
 HEAD = """<ir_version: 10, opset_import: ["" : 18, "osa.marks": 1]>
 g (float[batch, tokens, 4] x) => (float[batch, tokens, 4] y) <float[4] w = {1, 2, 3, 4}, float[4] v = {5, 6, 7, 8},
   int64[1] one = {1}, int64[1] four = {4}, int64[1] zero = {0}, float[batch, tokens, 4] m, float[batch, tokens, 4] n,
-  float[batch, tokens, 4] a, int64[1] size, int64[1] longer, int64 number, float[batch, tokens, 4] outer> {
+  float[batch, tokens, 4] a, int64[1] size, int64[1] longer, int64[2] both, int64 number, float[batch, tokens, 4] outer> {
   outer = Sin (x)
   size = Shape <start: int = 1, end: int = 2> (x)
   axes = Constant <value_ints = [0]> ()
   number = Squeeze (size, axes)
   longer = Add (size, one)
+  both = Shape <start: int = 0, end: int = 2> (x)
 """
 ENTERS = """m = osa.marks.Enter <call: int = 0, index: int = 0> (x)
 n = osa.marks.Enter <call: int = 0, index: int = 1> (outer)
@@ -60,6 +61,9 @@ CASES = {
     ),
     "a size without an axis of its own": Case(
         "f = Cast <to: int = 1> (number) a = Mul (m, f)", ["Shape", "Squeeze", "Cast", "Mul"], ["m"]
+    ),
+    "two sizes are not one": Case(
+        "f = Cast <to: int = 1> (both) sum = ReduceSum <keepdims: int = 0> (f) a = Mul (m, sum)", ["Mul"], ["m", None]
     ),
     "one read of a size serves all": Case(
         "f = Cast <to: int = 1> (size) b = Mul (m, f) g = Cast <to: int = 1> (size) a = Add (b, g)",

@@ -116,7 +116,6 @@ class Twice(nn.Module):
         return x
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 def test_a_rewritten_archive_has_the_answers_of_the_original(tmp_path: Path) -> None:
     module, x = Twice().eval(), torch.randn(4, 3)
     for index in range(2):
@@ -131,10 +130,9 @@ def test_a_rewritten_archive_has_the_answers_of_the_original(tmp_path: Path) -> 
 
 class Bad(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
-        return eval("x")  # noqa: S307
+        return eval("x")
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 def test_the_deepest_layer_with_the_reason_of_the_whole_is_to_blame() -> None:
     from osa_runtime.exporters.folding import reason
 
