@@ -31,7 +31,7 @@ PYTEST_ARGS ?= -n 2 --dist worksteal
 .DEFAULT_GOAL := help
 # Tests of other versions than those of constraints.txt: export, run, verify, the operator, the server, the commands.
 VERSIONS_INSTALL := '.[cpu,export,train,serve]' pytest pytest-xdist hypothesis scipy h2
-VERSIONS_TESTS := $(addprefix tests/,ops/test_accuracy.py exporters/test_export.py runtime/test_session.py \
+VERSIONS_TESTS := $(addprefix tests/,ops/test_accuracy.py exporters/test_checkpoint_export.py runtime/test_session.py \
   verification/test_comparing.py quantization/test_activations.py serving/rest/test_routes.py \
   serving/rest/test_uvicorn.py serving/rest/test_hostile_clients.py serving/grpc/test_server.py cli/test_main.py \
   cli/test_run.py cli/test_export.py)

@@ -102,9 +102,6 @@ class ModuleBody:
             for index, value in enumerate(one.inputs):
                 if value is not None and value.graph is self._graph and value not in self._inside:
                     one.replace_input_with(index, self._own_value(value, node))
-        for value in _inner_reads(node, self._graph):  # what a branch returns as it is
-            if value not in self._inside:
-                self.captured.setdefault(value, value)
         self.nodes.append(node)
 
     def _own_value(self, value: ir.Value, reader: ir.Node) -> ir.Value:
@@ -209,7 +206,7 @@ def inner_graphs(node: ir.Node) -> Iterator[ir.Graph]:
 def _inner_reads(node: ir.Node, graph: ir.Graph) -> Iterator[ir.Value]:
     """The values of the graph that branches and loops of a node read."""
     for body in inner_graphs(node):
-        values = [*(value for inner in body.all_nodes() for value in inner.inputs), *body.outputs]
+        values = (value for inner in body.all_nodes() for value in inner.inputs)
         yield from (value for value in values if value is not None and value.graph is graph)
 
 

@@ -6,7 +6,7 @@ import onnx
 
 
 def unroll_loop(function: onnx.FunctionProto, trips: int) -> onnx.FunctionProto:
-    """The function with its one Loop (carried values only, no scan outputs) unrolled ``trips`` times."""
+    """The function with its one Loop (carried values only, no scan outputs, no early end) unrolled ``trips`` times."""
     loops = [node for node in function.node if node.op_type == "Loop"]
     assert len(loops) == 1, f"{function.name} has {len(loops)} loops, expected one"
     loop, body = loops[0], loops[0].attribute[0].g
@@ -19,6 +19,8 @@ def unroll_loop(function: onnx.FunctionProto, trips: int) -> onnx.FunctionProto:
         else:
             result.node.append(node)
     _remove_unused(result)
+    read = {name for node in result.node for name in node.input} & {value.name for value in body.input[:2]}
+    assert not read, f"{function.name} reads {sorted(read)}, which are no more: the trip or the condition of its loop"
     return result
 
 
@@ -37,14 +39,13 @@ def _written_out(loop: onnx.NodeProto, body: onnx.GraphProto, trips: int) -> lis
             copy.output[:] = [names[name] for name in node.output]
             nodes.append(copy)
         current = [names[name] for name in carried_out]
-    nodes = [node for node in nodes if not node.output[0].startswith(f"{body.output[0].name}_step")]
     return nodes + [
         onnx.helper.make_node("Identity", [value], [name]) for value, name in zip(current, loop.output, strict=True)
     ]
 
 
 def _remove_unused(function: onnx.FunctionProto) -> None:
-    """Drop nodes whose outputs are not read, such as the trip count and the last update of a value."""
+    """Drop nodes whose outputs are not read, such as the trip count, conditions and the last update of a value."""
     while True:
         used = set(function.output) | {name for node in function.node for name in node.input}
         kept = [node for node in function.node if used & set(node.output)]
