@@ -15,6 +15,7 @@ from osa_runtime.exponential import ExponentialMethod
 from osa_runtime.ops.approximants import plus_identity
 from osa_runtime.ops.checks import check_attention_inputs, check_overflow, check_skew
 from osa_runtime.ops.dense import attention_expm1, dense_attention, skew_expm1
+from osa_runtime.ops.entries import core_dtype, is_dense, one_batch_axis, per_entry
 from osa_runtime.ops.interception import intercepted
 from osa_runtime.ops.lowrank import lowrank_change
 from osa_runtime.ops.opaque import opaque_attention
@@ -69,12 +70,12 @@ def orthogonal_attention(
 def attention_matrix(q: Tensor, k: Tensor, scale: Union[float, Tensor], *, mask: Optional[Tensor] = None) -> Tensor:
     """exp(S) itself, (..., N, N). For study: it costs N² memory, which ``orthogonal_attention`` avoids."""
     check_attention_inputs(q, k, q, scale, mask, "dense", "taylor", "auto")
-    core = _core_dtype(q)
+    core = core_dtype(q)
     q_core, k_core = q.to(core), k.to(core)
     if mask is not None:
         q_core = q_core.masked_fill(~mask[..., None], 0.0)
         k_core = k_core.masked_fill(~mask[..., None], 0.0)
-    change = attention_expm1(q_core, k_core, _per_entry(scale, q_core), "taylor", -1, core == torch.float64)
+    change = attention_expm1(q_core, k_core, per_entry(scale, q_core), "taylor", -1, core == torch.float64)
     return plus_identity(change, 1.0).to(q.dtype)
 
 
@@ -82,7 +83,7 @@ def skew_exponential(s: Tensor, approximant: str = "taylor", squarings: Union[st
     """exp(S) for a batch of skew matrices (..., n, n): orthogonal, with determinant 1."""
     if not torch.jit.is_scripting():
         check_skew(s, approximant, squarings)
-    core = _core_dtype(s)
+    core = core_dtype(s)
     expm1 = skew_expm1(s.to(core), approximant, _squarings_count(squarings), core == torch.float64)
     return plus_identity(expm1, 1.0).to(s.dtype)
 
@@ -104,58 +105,28 @@ def _in_core_type(
     approximant: str,
     squarings: Union[str, int],
 ) -> Tensor:
-    core = _core_dtype(q)
+    core = core_dtype(q)
     q_core, k_core, v_core = q.to(core), k.to(core), v.to(core)
     if mask is not None:
         # Filling, not multiplying: nothing in the padding, NaN included, may reach a real token.
         padded = ~mask[..., None]
         q_core, k_core = q_core.masked_fill(padded, 0.0), k_core.masked_fill(padded, 0.0)
         v_core = v_core.masked_fill(padded, 0.0)
-    c = _per_entry(scale, q_core)
+    c = per_entry(scale, q_core)
     count, double = _squarings_count(squarings), core == torch.float64
-    # One batch axis: where heads are views of a packed projection, this copies once what every product would copy.
-    c = c.expand_as(q[..., :1, :1]).reshape(-1, 1, 1)
-    q_core, k_core, v_core = _one_batch_axis(q_core), _one_batch_axis(k_core), _one_batch_axis(v_core)
-    if _is_dense(form, q.size(-2), q.size(-1)):
-        out = dense_attention(q_core, k_core, v_core, c, approximant, count, double).reshape(v.shape)
+    if is_dense(form, q.size(-2), q.size(-1)):
+        out = dense_attention(q_core, k_core, v_core, c, approximant, count, double)
         # A padded token has zeros so far, or NaN with the rest of its entry.
         return out if mask is None else torch.where(mask[..., None], out, out + v.to(core))
+    q_core, k_core, v_core, c = one_batch_axis(q_core, k_core, v_core, c)
     change = lowrank_change(q_core, k_core, v_core, c, approximant, count, double, form == "auto")
     return v.to(core) + change.reshape(v.shape)
-
-
-def _one_batch_axis(x: Tensor) -> Tensor:
-    return x.reshape(-1, x.size(-2), x.size(-1))
-
-
-def _core_dtype(q: Tensor) -> torch.dtype:
-    return torch.float64 if q.dtype == torch.float64 else torch.float32
-
-
-def _per_entry(scale: Union[float, Tensor], like: Tensor) -> Tensor:
-    """The scale as a tensor that broadcasts over matrices; NaN where the core's type has no digits of it."""
-    smallest = 1.1754943508222875e-38 if like.dtype == torch.float32 else 0.0
-    if isinstance(scale, Tensor):
-        if scale.dtype == torch.float64:
-            scale = scale.masked_fill((scale.abs() < smallest) & (scale != 0), float("nan"))
-        return scale.to(like.dtype)[..., None, None]
-    if scale != 0 and abs(scale) < smallest:
-        scale = float("nan")
-    return torch.full([1, 1], scale, dtype=like.dtype, device=like.device)
 
 
 def _squarings_count(squarings: Union[str, int]) -> int:
     if isinstance(squarings, int):
         return squarings
     return -1
-
-
-def _is_dense(form: str, tokens: int, width: int) -> bool:
-    if form == "auto":
-        if torch.jit.is_scripting():
-            return tokens <= 2 * width
-        return _known_to_fit(tokens, width)
-    return form == "dense"
 
 
 @torch.jit.unused
@@ -166,14 +137,4 @@ def _is_opaque(form: str, tokens: int, width: int) -> bool:
     """
     if not torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting():
         return False
-    return torch.is_grad_enabled() or not _is_dense(form, tokens, width)
-
-
-@torch.jit.unused
-def _known_to_fit(tokens: int, width: int) -> bool:
-    """N ≤ 2d; in an exported graph with a dynamic N the low-rank form, which is valid for every N."""
-    if not torch.compiler.is_exporting():
-        return tokens <= 2 * width
-    from torch.fx.experimental.symbolic_shapes import statically_known_true
-
-    return statically_known_true(tokens <= 2 * width)
+    return torch.is_grad_enabled() or not is_dense(form, tokens, width)

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from osa_runtime.ops.approximants import CHEBYSHEV_EXP_PASSES, TAYLOR_EXP_PASSES, scaled_expm1
 from osa_runtime.ops.coefficients import LARGEST_TERMS
+from osa_runtime.ops.entries import one_batch_axis, stacked
 from osa_runtime.ops.rounding import check_digits, is_lost_in_terms
 from osa_runtime.ops.scaling import doubled_expm1, largest_norm, reach, scaling
 from osa_runtime.ops.values import by_autograd, is_plain_eager
@@ -75,26 +76,28 @@ def dense_change(q: Tensor, k: Tensor, v: Tensor, c: Tensor, approximant: str, s
 def dense_attention(
     q: Tensor, k: Tensor, v: Tensor, c: Tensor, approximant: str, squarings: int, double: bool
 ) -> Tensor:
-    """e^S·V. Graphs capture ``dense_change``; eager mode has a faster way, with a gradient of its own."""
+    """e^S·V, with any batch axes, over which c broadcasts. Eager mode has a faster way, with a gradient of its own."""
     if not torch.jit.is_scripting():  # noqa: SIM102  # TorchScript skips the body only when this stands alone
         if approximant == "taylor" and squarings < 0:
             result = eager_dense(q, k, v, c, double)
             if result is not None:
                 return result
-    return v + dense_change(q, k, v, c, approximant, squarings, double)
+    shape = v.shape
+    q, k, v, c = one_batch_axis(q, k, v, c)
+    return (v + dense_change(q, k, v, c, approximant, squarings, double)).reshape(shape)
 
 
 def usual_exponent(q: Tensor, k: Tensor, v: Tensor, c: Tensor, double: bool) -> tuple[Tensor, Tensor, int] | None:
-    """S, S² and the number of squarings; None where the formulas have to look closer."""
+    """S and S² with one batch axis, and the number of squarings; None where the formulas have to look closer."""
     if not is_plain_eager(q, k, v, c):
         return None
     with torch.no_grad():
-        q64, k64 = q.to(torch.float64), k.to(torch.float64)
-        half = torch.bmm(q64, (k64 * c.to(torch.float64)).mT)
+        q64, k64 = q.to(torch.float64), k.to(torch.float64) * c.to(torch.float64)
+        half = torch.bmm(stacked(q64), stacked(k64).mT)
         s = (half - half.mT).to(q.dtype)
         s2 = torch.bmm(s, s)
         norm = (float(torch.linalg.vector_norm(s2, dim=(-2, -1)).amax()) ** 2 / 2) ** 0.25
-        terms = float(c.abs().amax()) * float(torch.linalg.vector_norm(q)) * float(torch.linalg.vector_norm(k))
+        terms = float(torch.linalg.vector_norm(q64)) * float(torch.linalg.vector_norm(k64))
     theta = reach("taylor", "dense", double)
     # Of the whole batch, so at least those of each entry. NaN and Inf fail the comparisons.
     if not (norm <= largest_norm(theta, -1, double) and terms <= (2.0**20 if double else LARGEST_TERMS)):
@@ -103,7 +106,10 @@ def usual_exponent(q: Tensor, k: Tensor, v: Tensor, c: Tensor, double: bool) -> 
 
 
 class DenseProduct(torch.autograd.Function):
-    """e^S·V from Q, K, V, c, with S, S² and the number of squarings at hand."""
+    """e^S·V from Q, K, V, c, with S, S² and the number of squarings at hand.
+
+    The inputs have any batch axes, and one inside: autograd would pay for each view.
+    """
 
     # One method in place of forward and setup_context, which would cost an inspection of its signature at each call.
     @staticmethod
@@ -125,7 +131,7 @@ class DenseProduct(torch.autograd.Function):
         ctx.count, ctx.double = count, double
         ctx.save_for_backward(q, k, v, c, s, s2, t, left, right, *powers)
         # Not one baddbmm: adding up from V on would round a small change to the digits of V at each term.
-        return torch.bmm(powers[-1], v).add_(v)
+        return torch.bmm(powers[-1], stacked(v)).view(v.shape).add_(v)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -133,16 +139,19 @@ class DenseProduct(torch.autograd.Function):
         if torch.is_grad_enabled():
             return *by_autograd(_plainly(ctx.double), (q, k, v, c), grad), *(None,) * 4
         needs_q, needs_k, needs_v, needs_c = ctx.needs_input_grad[:4]
-        for_v = torch.bmm(powers[-1].mT, grad).add_(grad) if needs_v else None
+        g = stacked(grad)
+        for_v = torch.bmm(powers[-1].mT, g).add_(g).view(v.shape) if needs_v else None
         if not (needs_q or needs_k or needs_c):
             return None, None, for_v, *(None,) * 5
-        g = torch.bmm(grad, v.mT)
+        g = torch.bmm(g, stacked(v).mT)
         for power in reversed(powers[:-1]):
             g = torch.baddbmm(g, g, power.mT, beta=2).baddbmm_(power.mT, g)
         h = _skew_gradient(g, s, s2, t, left, right, 2.0**-ctx.count, ctx.double)
         for_c = _gradient_of_scale(h, s, q, k, c) if needs_c else None
-        h *= c
-        return torch.bmm(h, k) if needs_q else None, torch.bmm(h.mT, q) if needs_k else None, for_v, for_c, *(None,) * 4
+        h.view(*q.shape[:-1], -1).mul_(c)
+        for_q = torch.bmm(h, stacked(k)).view(q.shape) if needs_q else None
+        for_k = torch.bmm(h.mT, stacked(q)).view(k.shape) if needs_k else None
+        return for_q, for_k, for_v, for_c, *(None,) * 4
 
 
 def eager_dense(q: Tensor, k: Tensor, v: Tensor, c: Tensor, double: bool) -> Optional[Tensor]:
@@ -187,9 +196,9 @@ def _skew_gradient(
 
 def _gradient_of_scale(h: Tensor, s: Tensor, q: Tensor, k: Tensor, c: Tensor) -> Tensor:
     """⟨H, S⟩/2c, because S has the digits that QKᵀ and KQᵀ lose where they cancel; ⟨H, QKᵀ⟩ where c is next to 0."""
-    from_s = torch.bmm(h.flatten(1)[:, None], s.flatten(1)[..., None]) / 2
-    small = c.abs() < SMALLEST_SCALE
-    if not bool(small.any()):
+    from_s = (h * s).view(*q.shape[:-1], -1).sum_to_size(c.shape) / 2
+    if float(c.abs().amin()) >= SMALLEST_SCALE:
         return from_s / c
-    products = -(torch.bmm(h, q) * k).sum((-2, -1), keepdim=True)
+    small = c.abs() < SMALLEST_SCALE
+    products = -(torch.bmm(h, stacked(q)).view(q.shape) * k).sum((-2, -1), keepdim=True).sum_to_size(c.shape)
     return torch.where(small, products, from_s / c.masked_fill(small, 1.0))

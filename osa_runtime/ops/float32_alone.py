@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from osa_runtime.exponential import ExponentialMethod
-from osa_runtime.ops.attention import _is_dense, _one_batch_axis, _per_entry
 from osa_runtime.ops.coefficients import LARGEST_AMPLIFICATION_ALONE, LARGEST_TERMS_ALONE, TINY_SQUARE
 from osa_runtime.ops.dense import skew_expm1
+from osa_runtime.ops.entries import is_dense, one_batch_axis, per_entry
 from osa_runtime.ops.lowrank import applied, balanced_core, core_norm, gram_solution, sheared
 from osa_runtime.ops.rounding import gram_amplification
 
@@ -26,13 +26,12 @@ def float32_attention(
     if not isinstance(how.squarings, int):
         raise ValueError(f"squarings={how.squarings!r}: float32 alone needs a number.")
     q32, k32, v32 = q.float(), k.float(), v.float()
-    c = _per_entry(scale, q32).expand_as(q[..., :1, :1]).reshape(-1, 1, 1)
     if mask is not None:
         padded = ~mask[..., None]
         q32, k32, v32 = (x.masked_fill(padded, 0.0) for x in (q32, k32, v32))
-    q32, k32, v32 = (_one_batch_axis(x) for x in (q32, k32, v32))
-    change = dense_change if _is_dense(how.form, q.size(-2), q.size(-1)) else lowrank_change
-    return (v.float() + change(q32, k32, v32, c, how.approximant, how.squarings).reshape(v.shape)).to(v.dtype)
+    entries = one_batch_axis(q32, k32, v32, per_entry(scale, q32))
+    change = dense_change if is_dense(how.form, q.size(-2), q.size(-1)) else lowrank_change
+    return (v.float() + change(*entries, how.approximant, how.squarings).reshape(v.shape)).to(v.dtype)
 
 
 def dense_change(q: Tensor, k: Tensor, v: Tensor, c: Tensor, approximant: str, squarings: int) -> Tensor:
