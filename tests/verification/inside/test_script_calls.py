@@ -233,8 +233,6 @@ class Without(Bare):
     ("kind", "calls", "shows"),
     [(Once, True, True), (Again, False, False), (Within, True, False), (Number, True, False), (Without, False, False)],
 )
-def test_one_call_with_a_tensor_as_its_scale_shows_its_core(
-    kind: Callable[[str], Bare], calls: bool, shows: bool
-) -> None:
+def test_one_call_with_a_tensor_as_its_scale_shows_its_core(kind: type[Bare], calls: bool, shows: bool) -> None:
     graph = scripted(kind())._c._get_method("forward").graph
     assert (calls_attention(graph), attention_call(graph) is not None) == (calls, shows)
