@@ -49,9 +49,15 @@ def read_shapes(module: nn.Module, names: Sequence[str], args: Sequence[Tensor],
 
 def as_torch_takes(module: nn.Module, axes: Axes) -> tuple[Any, ...]:
     """One entry for each parameter of forward; that of ``*inputs`` holds all of them."""
-    parameters = inspect.signature(module.forward).parameters.values()
-    single = next((i for i, p in enumerate(parameters) if p.kind is p.VAR_POSITIONAL), len(axes))
-    return axes if single >= len(axes) else (*axes[:single], axes[single:])
+    place, _ = _rest(module)
+    return axes if place >= len(axes) else (*axes[:place], axes[place:])
+
+
+def _rest(module: nn.Module) -> tuple[int, str]:
+    """The place and the name of ``*inputs`` among the parameters of forward; behind them all if it has none."""
+    parameters = list(inspect.signature(module.forward).parameters.values())
+    found = ((i, p.name) for i, p in enumerate(parameters) if p.kind is p.VAR_POSITIONAL)
+    return next(found, (len(parameters), ""))
 
 
 def is_hint(dim: Any, *kinds: str) -> bool:
@@ -65,21 +71,34 @@ def _by_input(module: nn.Module, names: Sequence[str], shapes: Any) -> Sequence[
         return _by_name(module, names, shapes)
     if not isinstance(shapes, (tuple, list)):
         raise InputError(f"dynamic_shapes={shapes!r}: {EXPECTED}.")
-    if len(shapes) == 1 and len(names) > 1 and isinstance(shapes[0], (tuple, list)):
-        shapes = shapes[0]  # of forward(*inputs), for which torch.export takes one entry that holds all of them
+    shapes = _each_of_rest(module, names, shapes)
     if len(shapes) not in (0, len(names)):
         raise InputError(f"dynamic_shapes has {len(shapes)} entries for the {len(names)} inputs {list(names)}.")
     return shapes or [None] * len(names)
+
+
+def _each_of_rest(module: nn.Module, names: Sequence[str], shapes: Sequence[Any]) -> Sequence[Any]:
+    """The entries with those of ``*inputs``, for which torch.export takes one that holds them, each on its own."""
+    place, _ = _rest(module)
+    if place != len(shapes) - 1:
+        return shapes
+    held = [None] * (len(names) - place) if shapes[place] is None else shapes[place]
+    if not isinstance(held, (tuple, list)) or place + len(held) != len(names):
+        return shapes
+    # A single one may have its own dimensions there, as any input may.
+    holds = len(names) > len(shapes) or any(isinstance(one, (Mapping, tuple, list)) for one in held)
+    return (*shapes[:place], *held) if holds else shapes
 
 
 def _by_name(module: nn.Module, names: Sequence[str], shapes: Mapping[Any, Any]) -> Sequence[Any]:
     """The shapes by input name; as in torch.export, the names may also be those of forward's parameters."""
     if len(names) == 1 and shapes and all(type(key) is int for key in shapes):
         return [shapes]
-    parameters = list(inspect.signature(module.forward).parameters.values())
-    many = [p.name for p in parameters if p.kind is p.VAR_POSITIONAL]
-    if list(shapes) == many:
-        return _by_input(module, names, shapes[many[0]])
+    place, rest = _rest(module)
+    if rest in shapes and rest not in names:
+        others = {key: spec for key, spec in shapes.items() if key != rest}
+        return _by_input(module, names, [*_by_name(module, names[:place], others), shapes[rest]])
+    parameters = inspect.signature(module.forward).parameters.values()
     theirs = {p.name: name for p, name in zip(parameters, names, strict=False) if p.name not in names}
     found = {theirs.get(key, key): spec for key, spec in shapes.items()}
     unknown = sorted(str(key) for key in found if key not in names)

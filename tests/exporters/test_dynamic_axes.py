@@ -14,10 +14,9 @@ from torch.export import Dim
 from osa_runtime import load
 from osa_runtime.errors import ExportError, InputError, OsaError
 from osa_runtime.exporters import export
+from osa_runtime.exporters.dynamic_axes import as_torch_takes, read_shapes, spelled_out
 from osa_runtime.exporters.examples import describe_examples
 from osa_runtime.nn import OrthogonalSelfAttention
-
-pytestmark = pytest.mark.slow
 
 FORMATS = ["onnx", "torchscript", "pt2"]
 BATCH, TOKENS = Dim("batch", max=64), Dim("tokens", min=2, max=32)
@@ -84,6 +83,7 @@ def test_every_spelling_says_the_same(module: nn.Module, shapes: Any) -> None:
     assert described(module, shapes) == DYNAMIC
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FORMATS)
 def test_a_list_by_position_in_every_format(module: nn.Module, tmp_path: Path, kind: str) -> None:
     shapes = [["batch", TOKENS, None], {0: BATCH, 1: "tokens"}]
@@ -96,6 +96,7 @@ def test_equal_sizes_that_torch_ties_together_are_one_axis(module: nn.Module, hi
     assert found == ("x: float32[batch, x_1, 8]", "mask: bool[batch, x_1]")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FORMATS)
 def test_ranges_are_in_the_manifest_and_hold(module: nn.Module, tmp_path: Path, kind: str) -> None:
     shapes = ({0: Dim.DYNAMIC(max=16), 1: Dim("n", min=3, max=9)}, {0: Dim.AUTO, 1: "n"})
@@ -119,17 +120,20 @@ class Fixing(nn.Module):
         return self.linear(x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FORMATS)
 def test_an_automatic_axis_that_became_static_is_fixed_and_the_manifest_says_so(tmp_path: Path, kind: str) -> None:
     shapes = {"x": {0: Dim.AUTO, 1: Dim.AUTO}}
     assert exported(Fixing(), tmp_path / "a", shapes, torch.randn(4, 6), format=kind) == ("x: float32[batch, 6]",)
 
 
+@pytest.mark.slow
 def test_an_automatic_axis_of_size_one_is_fixed(tmp_path: Path) -> None:
     shapes = {"x": {0: Dim.AUTO, 1: Dim.AUTO}}
     assert exported(Fixing(), tmp_path / "b", shapes, torch.randn(1, 6)) == ("x: float32[1, 6]",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("dim", [Dim.DYNAMIC, "width"], ids=str)
 def test_a_declared_axis_that_became_static_is_an_error(tmp_path: Path, kind: str, dim: Any) -> None:
@@ -146,12 +150,14 @@ class Apart(nn.Module):
         return torch.cat([x, y]).sum(0)
 
 
+@pytest.mark.slow
 def test_sizes_that_are_free_keep_names_of_their_own(tmp_path: Path) -> None:
     args = (torch.randn(4, 3), torch.randn(4, 3))
     shapes = ((Dim.AUTO, Dim.AUTO), (Dim.AUTO, None))
     assert exported(Apart(), tmp_path / "a", shapes, args) == ("x: float32[batch, 3]", "y: float32[y_0, 3]")
 
 
+@pytest.mark.slow
 def test_a_made_up_name_is_not_one_that_is_taken(tmp_path: Path) -> None:
     args = (torch.randn(4, 3), torch.randn(4, 3))
     shapes = ({0: Dim.AUTO}, {0: "batch"})
@@ -163,12 +169,14 @@ class Second(nn.Module):
         return x[:, 1] - x[:, 0]
 
 
+@pytest.mark.slow
 def test_the_smallest_size_of_an_automatic_axis_is_found(tmp_path: Path) -> None:
     artifact = export(Second(), torch.randn(4, 3), tmp_path / "a", dynamic_shapes=((Dim.AUTO, Dim.AUTO),))
     assert artifact.manifest.axes == {"x_1": {"min": 2}}
     assert load(tmp_path / "a").run({"x": np.ones((1, 2), np.float32)})["output"].shape == (1,)
 
 
+@pytest.mark.slow
 def test_a_single_tensor_is_an_example(tmp_path: Path) -> None:
     for number, shapes in enumerate(({"x": {0: "batch"}}, {0: "batch"}, ({0: "batch"},), [["batch", None]], None)):
         found = exported(Fixing(), tmp_path / str(number), shapes, torch.randn(4, 6))
@@ -187,6 +195,7 @@ class Many(nn.Module):
         return inputs[0] + inputs[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "shapes",
     [(({0: "batch"}, {0: "batch"}),), {"inputs": ({0: "batch"}, {0: "batch"})}, ({0: "batch"}, {0: "batch"})],
@@ -198,6 +207,57 @@ def test_a_forward_that_takes_any_number(tmp_path: Path, shapes: Any) -> None:
     assert found == ("a: float32[batch, 3]", "b: float32[batch, 3]")
 
 
+@pytest.mark.slow
+class Rest(nn.Module):
+    def forward(self, first: Tensor, *rest: Tensor) -> Tensor:
+        return first + sum(rest)
+
+
+ROWS = {0: Dim("batch")}
+NESTED: dict[str, tuple[Any, list[int]]] = {
+    "by position": ((ROWS, (ROWS, ROWS)), [1, 1, 1]),
+    "by name": ({"first": ROWS, "rest": (ROWS, ROWS)}, [1, 1, 1]),
+    "by input": ({"x": ROWS, "y": ROWS, "z": ROWS}, [1, 1, 1]),
+    "a tuple for each": ((["batch", None], (("batch", None), ("batch", 3))), [1, 1, 1]),
+    "some fixed": ((ROWS, (None, ROWS)), [1, 0, 1]),
+    "all of the rest fixed": ((ROWS, None), [1, 0, 0]),
+    "a single one": ((ROWS, (ROWS,)), [1, 1]),
+    "a single one, flat": ((ROWS, ("batch", None)), [1, 1]),
+    "none": (({0: "batch"},), [1]),
+}
+
+
+@pytest.mark.parametrize("case", NESTED)
+def test_a_forward_that_takes_any_number_behind_others(case: str) -> None:
+    shapes, expected = NESTED[case]
+    names, args = ["x", "y", "z"][: len(expected)], [torch.randn(4, 3) for _ in expected]
+    found = read_shapes(Rest(), names, args, shapes)
+    assert [len(axes) for axes in found] == expected
+    taken = as_torch_takes(Rest(), found)
+    assert len(taken) == min(2, len(expected))
+    assert len(expected) == 1 or taken[1] == found[1:]
+
+
+def test_the_number_of_the_rest_must_fit() -> None:
+    with pytest.raises(InputError, match=r"has 2 entries for the 3 inputs \['x', 'y', 'z'\]"):
+        read_shapes(Rest(), ["x", "y", "z"], [torch.randn(4, 3)] * 3, (ROWS, (ROWS,)))
+
+
+def test_a_collection_knows_the_rest_by_identity() -> None:
+    args, shapes = [torch.randn(4, 3) for _ in range(3)], torch.export.ShapesCollection()
+    for x in args:
+        shapes[x] = ROWS
+    found = read_shapes(Rest(), ["x", "y", "z"], args, spelled_out(Rest(), args, shapes))
+    assert [list(axes) for axes in found] == [[0], [0], [0]]
+
+
+def test_a_range_holds_for_every_mention_of_its_name(module: nn.Module) -> None:
+    for first, second in ((BATCH, "batch"), ("batch", BATCH), (BATCH, Dim("batch"))):
+        found = read_shapes(module, ["x", "mask"], example(), ({0: first}, {0: second}))
+        assert [axes[0].max for axes in found] == [64, 64]
+
+
+@pytest.mark.slow
 def test_inputs_by_name(module: nn.Module, tmp_path: Path) -> None:
     x, mask = example()
     shapes = {"x": {0: "batch"}, "mask": {0: "batch"}}
@@ -207,6 +267,7 @@ def test_inputs_by_name(module: nn.Module, tmp_path: Path) -> None:
         export(module, x, tmp_path / "b", kwargs={"y": mask})
 
 
+@pytest.mark.slow
 def test_shapes_collection(module: nn.Module, tmp_path: Path) -> None:
     args = example()
     shapes = torch.export.ShapesCollection()
@@ -217,6 +278,7 @@ def test_shapes_collection(module: nn.Module, tmp_path: Path) -> None:
         export(module, example(), tmp_path / "b", dynamic_shapes=shapes)
 
 
+@pytest.mark.slow
 def test_additional_inputs(module: nn.Module, tmp_path: Path) -> None:
     shapes = torch.export.AdditionalInputs()
     shapes.add(example(3, 5))

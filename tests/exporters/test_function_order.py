@@ -27,7 +27,7 @@ def branch(values: dict[str, tuple[str, ...]], order: tuple[str, ...], tag: str)
     copies = [name for name in order if values[name][0] == "Identity"]
     names = [*(name for name in values if name not in copies), *copies]
     nodes = [helper.make_node(values[name][0], values[name][1:], [name + tag]) for name in names]
-    return helper.make_graph(nodes, "any", [], [info(name + tag) for name in order])
+    return helper.make_graph(nodes, f"traced{tag}", [], [info(name + tag) for name in order])
 
 
 def traced(chosen: tuple[str, ...], carried: tuple[str, ...], number: int) -> onnx.FunctionProto:
@@ -38,7 +38,9 @@ def traced(chosen: tuple[str, ...], carried: tuple[str, ...], number: int) -> on
     body = [helper.make_node(STEP[n][0], [inner[i] for i in STEP[n][1:]], [n + tag]) for n in STEP]
     body.insert(0, helper.make_node("Identity", ["go_1"], ["go"]))
     given = [info("i", TensorProto.INT64), info("go_1", TensorProto.BOOL), *(info(inner[n]) for n in carried)]
-    step = helper.make_graph(body, "any", given, [info("go", TensorProto.BOOL), *(info(n + tag) for n in carried)])
+    step = helper.make_graph(
+        body, f"traced{tag}", given, [info("go", TensorProto.BOOL), *(info(n + tag) for n in carried)]
+    )
     starts = dict(zip(STEP, (f"high{tag}9", f"low{tag}9", f"kept{tag}9"), strict=True))
     nodes = [
         helper.make_node("Greater", ["x", "y"], ["more"]),
@@ -82,6 +84,11 @@ def test_names_are_those_of_the_source_and_are_used_once() -> None:
     assert made == ["more", "high_2", "kept_2", "low_2", "more_1", "trips", "a_2", "b_2", "c_2", "x_1", "x_2"]
     assert list(function.output) == ["x_2"], "x alone is the input"
     assert [node.name for node in function.node][:2] == ["Greater_0", "If_1"]
+    branches = {attribute.g.name: [node.name for node in attribute.g.node] for attribute in function.node[1].attribute}
+    assert branches == {
+        "then_branch": ["Add_0", "Sub_1", "Identity_2"],
+        "else_branch": ["Mul_0", "Identity_1", "Identity_2"],
+    }
 
 
 def test_two_variables_of_one_name_have_no_order() -> None:

@@ -19,7 +19,8 @@ from osa_runtime.exporters.module_calls import ENTER, MARKS
 HEAD = """<ir_version: 10, opset_import: ["" : 18, "osa.marks": 1]>
 g (float[batch, tokens, 4] x) => (float[batch, tokens, 4] y) <float[4] w = {1, 2, 3, 4}, float[4] v = {5, 6, 7, 8},
   int64[1] one = {1}, int64[1] four = {4}, int64[1] zero = {0}, float[batch, tokens, 4] m, float[batch, tokens, 4] n,
-  float[batch, tokens, 4] a, int64[1] size, int64[1] longer, int64[2] both, int64 number, float[batch, tokens, 4] outer> {
+  float[batch, tokens, 4] a, int64[1] size, int64[1] longer, int64[2] both, int64 number,
+  float[batch, tokens, 4] outer> {
   outer = Sin (x)
   size = Shape <start: int = 1, end: int = 2> (x)
   axes = Constant <value_ints = [0]> ()
