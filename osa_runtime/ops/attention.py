@@ -75,7 +75,8 @@ def attention_matrix(q: Tensor, k: Tensor, scale: Union[float, Tensor], *, mask:
     if mask is not None:
         q_core = q_core.masked_fill(~mask[..., None], 0.0)
         k_core = k_core.masked_fill(~mask[..., None], 0.0)
-    change = attention_expm1(q_core, k_core, per_entry(scale, q_core), "taylor", -1, core == torch.float64)
+    c = per_entry(scale, q_core)[..., None, None]
+    change = attention_expm1(q_core, k_core, c, "taylor", -1, core == torch.float64)
     return plus_identity(change, 1.0).to(q.dtype)
 
 

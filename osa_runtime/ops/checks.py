@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -49,9 +51,9 @@ def check_overflow(out: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float | 
     """In eager mode, raise if finite inputs have a result that is not, before or after rounding to their type."""
     if torch.compiler.is_compiling():
         return
-    rounded = out.detach().to(v.dtype)
+    rounded = whole(out.detach()).to(v.dtype)
     # A sum that is finite has no term that is not, and takes a tenth of the time.
-    if not any_of(~torch.isfinite(rounded.sum(dtype=out.dtype))) or not any_of(~torch.isfinite(rounded)):
+    if not has_values(rounded) or math.isfinite(rounded.sum(dtype=out.dtype)) or not any_of(~torch.isfinite(rounded)):
         return
     if any(any_of(~torch.isfinite(torch.as_tensor(x).detach())) for x in (q, k, v, scale)):
         return

@@ -76,12 +76,18 @@ def dense_change(q: Tensor, k: Tensor, v: Tensor, c: Tensor, approximant: str, s
 def dense_attention(
     q: Tensor, k: Tensor, v: Tensor, c: Tensor, approximant: str, squarings: int, double: bool
 ) -> Tensor:
-    """e^S·V, with any batch axes, over which c broadcasts. Eager mode has a faster way, with a gradient of its own."""
+    """e^S·V, with any batch axes, over which c broadcasts: eager mode has a faster way, with a gradient of its own."""
     if not torch.jit.is_scripting():  # noqa: SIM102  # TorchScript skips the body only when this stands alone
         if approximant == "taylor" and squarings < 0:
             result = eager_dense(q, k, v, c, double)
             if result is not None:
                 return result
+    return plain_attention(q, k, v, c, approximant, squarings, double)
+
+
+def plain_attention(
+    q: Tensor, k: Tensor, v: Tensor, c: Tensor, approximant: str, squarings: int, double: bool
+) -> Tensor:
     shape = v.shape
     q, k, v, c = one_batch_axis(q, k, v, c)
     return (v + dense_change(q, k, v, c, approximant, squarings, double)).reshape(shape)
@@ -92,7 +98,7 @@ def usual_exponent(q: Tensor, k: Tensor, v: Tensor, c: Tensor, double: bool) -> 
     if not is_plain_eager(q, k, v, c):
         return None
     with torch.no_grad():
-        q64, k64 = q.to(torch.float64), k.to(torch.float64) * c.to(torch.float64)
+        q64, k64 = q.to(torch.float64), k * c.to(torch.float64)[..., None, None]
         half = torch.bmm(stacked(q64), stacked(k64).mT)
         s = (half - half.mT).to(q.dtype)
         s2 = torch.bmm(s, s)
@@ -148,7 +154,7 @@ class DenseProduct(torch.autograd.Function):
             g = torch.baddbmm(g, g, power.mT, beta=2).baddbmm_(power.mT, g)
         h = _skew_gradient(g, s, s2, t, left, right, 2.0**-ctx.count, ctx.double)
         for_c = _gradient_of_scale(h, s, q, k, c) if needs_c else None
-        h.view(*q.shape[:-1], -1).mul_(c)
+        h.view(*q.shape[:-1], -1).mul_(c[..., None, None])
         for_q = torch.bmm(h, stacked(k)).view(q.shape) if needs_q else None
         for_k = torch.bmm(h.mT, stacked(q)).view(k.shape) if needs_k else None
         return for_q, for_k, for_v, for_c, *(None,) * 4
@@ -164,7 +170,7 @@ def eager_dense(q: Tensor, k: Tensor, v: Tensor, c: Tensor, double: bool) -> Opt
 
 
 def _plainly(double: bool) -> Callable[..., Tensor]:
-    return lambda q, k, v, c: v + dense_change(q, k, v, c, "taylor", -1, double)
+    return lambda q, k, v, c: plain_attention(q, k, v, c, "taylor", -1, double)
 
 
 def _scaled(s: Tensor, s2: Tensor, factor: float, double: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -196,9 +202,14 @@ def _skew_gradient(
 
 def _gradient_of_scale(h: Tensor, s: Tensor, q: Tensor, k: Tensor, c: Tensor) -> Tensor:
     """⟨H, S⟩/2c, because S has the digits that QKᵀ and KQᵀ lose where they cancel; ⟨H, QKᵀ⟩ where c is next to 0."""
-    from_s = (h * s).view(*q.shape[:-1], -1).sum_to_size(c.shape) / 2
+    from_s = _per_scale(h * s, q, c) / 2
     if float(c.abs().amin()) >= SMALLEST_SCALE:
         return from_s / c
     small = c.abs() < SMALLEST_SCALE
-    products = -(torch.bmm(h, stacked(q)).view(q.shape) * k).sum((-2, -1), keepdim=True).sum_to_size(c.shape)
+    products = -_per_scale(torch.bmm(h, stacked(q)) * stacked(k), q, c)
     return torch.where(small, products, from_s / c.masked_fill(small, 1.0))
+
+
+def _per_scale(x: Tensor, q: Tensor, c: Tensor) -> Tensor:
+    """The sum of all numbers that belong to an entry of c."""
+    return x.view(*q.shape[:-1], -1).sum_to_size(*c.shape, 1, 1).view(c.shape)

@@ -13,20 +13,20 @@ def core_dtype(q: Tensor) -> torch.dtype:
 
 
 def per_entry(scale: Union[float, Tensor], like: Tensor) -> Tensor:
-    """The scale as a tensor that broadcasts over matrices; NaN where the core's type has no digits of it."""
+    """The scale as a tensor that broadcasts over the batch; NaN where the core's type has no digits of it."""
     smallest = 1.1754943508222875e-38 if like.dtype == torch.float32 else 0.0
     if isinstance(scale, Tensor):
         if scale.dtype == torch.float64:
             scale = scale.masked_fill((scale.abs() < smallest) & (scale != 0), float("nan"))
-        return scale.to(like.dtype)[..., None, None]
+        return scale.to(like.dtype)
     if scale != 0 and abs(scale) < smallest:
         scale = float("nan")
-    return torch.full([1, 1], scale, dtype=like.dtype, device=like.device)
+    return torch.full([], scale, dtype=like.dtype, device=like.device)
 
 
 def one_batch_axis(q: Tensor, k: Tensor, v: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The same with one batch axis; views of a packed projection are copied once, as every product would copy them."""
-    c = c.expand_as(q[..., :1, :1]).reshape(-1, 1, 1)
+    c = c[..., None, None].expand_as(q[..., :1, :1]).reshape(-1, 1, 1)
     return stacked(q), stacked(k), stacked(v), c
 
 
