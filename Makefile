@@ -102,12 +102,12 @@ docs: $(STAMP) .venv-docs/installed ## build the documentation as a site in buil
 	$(BIN)/python docs/assemble.py
 	.venv-docs/bin/zensical build --strict --clean
 
-bench: $(STAMP) ## measure the operator and whole models against every alternative, into benchmarks/results (50 minutes)
+bench: $(STAMP) ## measure the operator and whole models against every alternative, into benchmarks/results (25 minutes)
 	@for script in $(filter-out benchmarks/check.py benchmarks/%serving.py,$(wildcard benchmarks/*.py)); do \
 	  echo "== $$script"; $(BIN)/python "$$script" || exit 1; \
 	done
 
-bench-check: $(STAMP) ## fail if a ratio has become worse than in benchmarks/baseline.json by more than 15 % (5 minutes)
+bench-check: $(STAMP) ## fail if a ratio has become worse than in benchmarks/baseline.json by more than 15 % (3 minutes)
 	$(BIN)/python benchmarks/check.py
 
 bench-serving: $(STAMP) ## measure our server, Triton, KServe and MLServer under load (installs them; 15 minutes)

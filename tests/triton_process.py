@@ -35,40 +35,45 @@ PINS = (
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 HOME = Path(__file__).resolve().parent.parent / ".venv-triton"
 STAMP = HOME / "installed"
-INSTALL_SECONDS, START_SECONDS = 600, 120
+INSTALL_SECONDS, START_SECONDS = 900, 120
 
 
-class TritonUnavailable(Exception):
+class ServerUnavailable(Exception):
     """The server cannot be had here; the message says why."""
 
 
 def triton_home() -> Path:
     """The environment, made now if need be; a second process waits for the first."""
     if not (Path(sysconfig.get_config_var("LIBDIR") or "") / str(sysconfig.get_config_var("INSTSONAME"))).is_file():
-        raise TritonUnavailable("this Python has no shared library, which Triton's python backend loads")
+        raise ServerUnavailable("this Python has no shared library, which Triton's python backend loads")
     with _locked(HOME.with_name(f"{HOME.name}.lock")):
         if not STAMP.is_file() or STAMP.read_text() != "\n".join((PYTHON, *PINS)):
             _install()
     return HOME
 
 
-def _install() -> None:
-    shutil.rmtree(HOME, ignore_errors=True)
-    venv.create(HOME, with_pip=False)
-    command = [sys.executable, "-m", "pip", "--python", HOME / "bin" / "python", "install", "--quiet", "--no-deps"]
+def install(home: Path, *arguments: str) -> None:
+    """Make a new virtual environment, with what these arguments of ``pip install`` name; the first is the server."""
+    shutil.rmtree(home, ignore_errors=True)
+    venv.create(home, with_pip=False)
+    command = [sys.executable, "-m", "pip", "--python", home / "bin" / "python", "install", "--quiet", "--retries", "1"]
     try:
         child = subprocess.run(
-            [*command, "--retries", "1", *PINS], capture_output=True, text=True, check=False, timeout=INSTALL_SECONDS
+            [*command, *arguments], capture_output=True, text=True, check=False, timeout=INSTALL_SECONDS
         )
     except subprocess.TimeoutExpired as error:
-        raise TritonUnavailable(f"{PINS[0]} could not be installed within {INSTALL_SECONDS} s") from error
+        raise ServerUnavailable(f"{arguments[0]} could not be installed within {INSTALL_SECONDS} s") from error
     if child.returncode != 0:
         reason = child.stderr.strip().rpartition("\n")[2]
-        raise TritonUnavailable(f"{PINS[0]} cannot be installed here: {reason}")
+        raise ServerUnavailable(f"{arguments[0]} cannot be installed here: {reason}")
+
+
+def _install() -> None:
+    install(HOME, *PINS, "--no-deps")
     server = _packages() / "pytriton" / "tritonserver"
     stub = server / "python_backend_stubs" / PYTHON / "triton_python_backend_stub"
     if not stub.is_file():
-        raise TritonUnavailable(f"{PINS[0]} has no python backend for Python {PYTHON}")
+        raise ServerUnavailable(f"{PINS[0]} has no python backend for Python {PYTHON}")
     shutil.copy(stub, server / "backends" / "python")
     STAMP.write_text("\n".join((PYTHON, *PINS)))
 
@@ -90,7 +95,7 @@ class TritonProcess:
     def __init__(self, *repositories: Path, flags: tuple[str, ...] = (), ready: bool = True) -> None:
         home = _packages() / "pytriton" / "tritonserver"
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in stop()
-        http, grpc = _free_ports(2)
+        http, grpc = free_ports(2)
         self.http, self.grpc = f"127.0.0.1:{http}", f"127.0.0.1:{grpc}"
         addresses = [f"--http-port={http}", f"--grpc-port={grpc}"]
         addresses += ["--http-address=127.0.0.1", "--grpc-address=127.0.0.1", "--allow-metrics=false"]
@@ -157,8 +162,8 @@ def _environment() -> dict[str, str]:
     return kept | {"PATH": path, "LD_LIBRARY_PATH": os.pathsep.join(libraries), "OMP_NUM_THREADS": "1"}
 
 
-def _free_ports(count: int) -> list[int]:
-    """Triton takes no port 0. Below 32768 none of them becomes the port of an outgoing connection while it starts."""
+def free_ports(count: int) -> list[int]:
+    """For servers that take no port 0. Below 32768 none becomes the port of an outgoing connection meanwhile."""
     found: list[int] = []
     while len(found) < count:
         port = random.randrange(20000, 32768)

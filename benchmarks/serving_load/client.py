@@ -164,7 +164,8 @@ class GrpcConnection(ClosedLoopConnection):
 class Block(NamedTuple):
     """Requests per second and the latencies, in seconds, after the warm-up; ``answers`` counts all of the block.
 
-    ``core_seconds`` are those that the server computed per request: other processes hardly change them.
+    ``core_seconds`` are those that the server computed per request: other processes hardly change them. ``busy`` has
+    the cores that others than the server and this process used, ``memory`` the megabytes of the server.
     """
 
     rate: float
@@ -172,6 +173,8 @@ class Block(NamedTuple):
     p99: float
     answers: int
     core_seconds: float = 0.0
+    busy: float = 0.0
+    memory: float = 0.0
 
 
 def run_block(

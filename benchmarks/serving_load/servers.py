@@ -3,15 +3,12 @@
 import contextlib
 import json
 import os
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
-import venv
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -21,24 +18,20 @@ from osa_runtime.packaging.triton_config import TritonSettings
 from osa_runtime.packaging.triton_repository import package_triton
 
 HERE = Path(__file__).resolve().parent
-# The code that installs and starts a real tritonserver is that of the packaging tests.
+# The code that installs servers, and starts a real tritonserver, is that of the packaging tests.
 sys.path.append(str(HERE.parent.parent / "tests"))
-from triton_process import TritonProcess, TritonUnavailable, triton_home  # noqa: E402
+from triton_process import ServerUnavailable, TritonProcess, free_ports, install, triton_home  # noqa: E402
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "osa-benchmarks"
 PINS = {
     "kserve": ("kserve==0.21.0", "onnxruntime==1.31.1"),
     "mlserver": ("mlserver==1.7.1", "onnxruntime==1.31.1"),
 }
-INSTALL_SECONDS, START_SECONDS, STOP_SECONDS = 900, 120, 30
+START_SECONDS, STOP_SECONDS = 120, 30
 DELAY_US = 1000
 ADAPTIVE = {"max_batch_size": 16, "max_batch_time": 0.003}
 
 Command = Callable[[int, int], Sequence[str | Path]]  # of the HTTP and the gRPC port
-
-
-class Missing(Exception):
-    """The server cannot be had here; the message has the reason."""
 
 
 class Contender:
@@ -63,7 +56,7 @@ class Contender:
                 log.seek(0)
                 reason = log.read().strip()[-500:]
                 self.closing.close()
-                raise Missing(f"{self.name} did not start: {reason}")
+                raise ServerUnavailable(f"{self.name} did not start: {reason}")
             time.sleep(0.2)
         return self.found_at(child.pid, http, grpc)
 
@@ -106,15 +99,6 @@ def _core_seconds(process: int) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def free_ports(count: int) -> list[int]:
-    """Held open together, so that all differ."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in sockets:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in sockets]
-
-
 def _is_ready(port: int) -> bool:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/health/ready", timeout=5) as answer:
@@ -134,19 +118,10 @@ def _stop(child: subprocess.Popen[str]) -> None:
 
 def environment(name: str) -> Path:
     """The folder with the programs of that server's environment, which is made once, outside the checkout."""
-    home, pins = CACHE / name, PINS[name]
-    stamp, wanted = home / "installed", "\n".join((sys.version, *pins))
+    home, stamp, wanted = CACHE / name, CACHE / name / "installed", "\n".join((sys.version, *PINS[name]))
     if not stamp.is_file() or stamp.read_text() != wanted:
-        print(f"installing {pins[0]} into {home}", flush=True)
-        shutil.rmtree(home, ignore_errors=True)
-        venv.create(home, with_pip=False)
-        command = [sys.executable, "-m", "pip", "--python", home / "bin" / "python", "install", "--quiet", *pins]
-        try:
-            child = subprocess.run(command, capture_output=True, text=True, check=False, timeout=INSTALL_SECONDS)
-        except subprocess.TimeoutExpired as error:
-            raise Missing(f"{pins[0]} could not be installed within {INSTALL_SECONDS} s") from error
-        if child.returncode != 0:
-            raise Missing(f"{pins[0]} cannot be installed here: {child.stderr.strip().rpartition(chr(10))[2]}")
+        print(f"installing {PINS[name][0]} into {home}", flush=True)
+        install(home, *PINS[name])
         stamp.write_text(wanted)
     return home / "bin"
 
@@ -166,9 +141,9 @@ def start_triton(name: str, folders: Sequence[Path], delay_us: int = 0) -> Conte
     try:
         triton_home()
         server = contender.closing.enter_context(TritonProcess(home / "models"))
-    except (TritonUnavailable, AssertionError) as error:
+    except (ServerUnavailable, AssertionError) as error:
         contender.closing.close()
-        raise Missing(str(error)[-500:]) from error
+        raise ServerUnavailable(str(error)[-500:]) from error
     http, grpc = (int(address.rpartition(":")[2]) for address in (server.http, server.grpc))
     return contender.found_at(server.process.pid, http, grpc)
 

@@ -68,12 +68,17 @@ def rotate(
     names = list(contenders)
     (rounds,) = {schedules[name].blocks for name in names}
     for turn in range(rounds):
-        first = turn % len(names)
-        for name in names[first:] + names[:first]:
+        for name in in_turn(names, turn):
             sleep(schedules[name].pause)
             blocks[name].append(_timed_block(contenders[name], schedules[name], clock))
         after_round()
     return blocks
+
+
+def in_turn(names: list[str], turn: int) -> list[str]:
+    """All names, another one first in every turn."""
+    first = turn % len(names)
+    return names[first:] + names[:first]
 
 
 def _timed_block(call: TimedCall, schedule: Schedule, clock: Clock) -> list[int]:

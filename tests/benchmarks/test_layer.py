@@ -7,13 +7,14 @@ from pathlib import Path
 
 import layer
 import pytest
-from speed.contest import LEAST_ROUNDS, Contest, Row
+
+from benchmark_rows import made_up
 
 pytestmark = pytest.mark.slow
 
 
 def test_a_quick_run_writes_times_and_errors(tmp_path: Path) -> None:
-    layer.main(["--quick", "--threads", "1", "--out", str(tmp_path)])
+    layer.BENCHMARK.run(["--quick", "--threads", "1", "--out", str(tmp_path)])
     written = json.loads((tmp_path / "layer.json").read_text())
     assert [row["tokens"] for row in written["rows"]] == [8, 200]
     for row in written["rows"]:
@@ -22,8 +23,7 @@ def test_a_quick_run_writes_times_and_errors(tmp_path: Path) -> None:
 
 
 def test_targets_met_and_missed() -> None:
-    for ours, expected in ((40, [True, True, True]), (60, [True, False, True]), (110, [False, False, False])):
-        blocks = {layer.FOLDED: [[ours]] * LEAST_ROUNDS, layer.APART: [[100]] * LEAST_ROUNDS}
-        rows = [Row(place, Contest(blocks, 0.0, 1), {}) for place in layer.TARGETS]
-        assert [verdict.met for verdict in layer.verdicts(rows)] == expected
-    assert [verdict.met for verdict in layer.verdicts([])] == [None] * 3
+    for ours, expected in ((40.0, [True, True, True]), (60.0, [True, False, True]), (110.0, [False, False, False])):
+        rows = {place: made_up({layer.FOLDED: ours, layer.APART: 100.0}, place) for place in layer.TARGETS}
+        assert [verdict.met for verdict in layer.targets(rows)] == expected
+    assert [verdict.met for verdict in layer.targets({})] == [None] * 3

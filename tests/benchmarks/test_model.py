@@ -2,63 +2,53 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import model
-import onnx
-import onnx_ir as ir
 import pytest
 import torch
-from model import build_report, verdicts
-from onnx import helper
-from speed.attention_contenders import spectral_norm
-from speed.contest import LEAST_ROUNDS, Contest, Pace, Row
-from speed.model_contenders import (
+from contenders.models import (
+    CACHED,
     COMPILED,
     DIGITS,
+    DISK,
     EAGER,
     ENCODER,
-    FORMATS,
     FUSED,
+    LOAD,
+    MEMORY,
     ORT,
     QUICK,
     SMALLER,
     SOFTMAX,
     VIT_S,
-    Footprint,
-    ModelResult,
     OpenedModel,
+    Point,
     Subject,
-    fuse_attention,
-    measure_model,
 )
+from contenders.operators import spectral_norm
+from driver.contest import Pace, Row
+from model import targets
 
+from benchmark_rows import FACTS, made_up
 from osa_runtime import EncoderConfig, OrthogonalSelfAttention, ViTConfig
 
 pytestmark = pytest.mark.slow
 
-FACTS: dict[str, Any] = {
-    "machine": {"cpu": "P", "cores": 2, "versions": {"torch": "2"}},
-    "threads": 2,
-    "rounds": LEAST_ROUNDS,
-}
 PACE = Pace(rounds=2, block_seconds=0, pause=0)
 TINY = Subject("tiny", ViTConfig(classes=3, dim=16, depth=2, heads=2), 16)
 SEQUENCE = Subject("sequence", EncoderConfig(classes=3, vocabulary=5, max_length=9, dim=16, depth=1, heads=2), 9)
 
 
-def result(subject: Subject, load: float = 0.1, missing: dict[str, str] | None = None, **times: float) -> ModelResult:
+def rows_of(subject: Subject, load: float = 100.0, **times: float) -> dict[Point, Row]:
     names = {"ort": ORT, "eager": EAGER, "compiled": COMPILED, "softmax": SOFTMAX}
-    rows = []
+    figures: dict[str, Any] = {ORT: {LOAD: load, CACHED: load / 4}}
+    found = {}
     for batch in (1, 8):
-        blocks = {names[name]: [[round(1e6 * batch * value)]] * LEAST_ROUNDS for name, value in times.items()}
-        errors = {names[name]: 1e-6 for name in times}
-        rows.append(Row(batch, Contest(blocks, 0.0, 2), errors, {SOFTMAX: "Attention"}))
-    return ModelResult(
-        subject, tuple(rows), {ORT: Footprint(1 << 20, load, (5 << 20, 7 << 20), load / 4)}, missing or {}
-    )
+        place, measured = Point(subject.name, batch), {names[name]: batch * value for name, value in times.items()}
+        found[place] = made_up(measured, place, figures=figures if batch == 1 else {})
+    return found
 
 
 def test_the_sizes_are_those_that_are_promised() -> None:
@@ -112,37 +102,29 @@ def check_softmax_variants(opened: OpenedModel) -> None:
 def test_a_small_model_meets_its_peers(opened: OpenedModel) -> None:
     assert opened.missing == {}
     check_softmax_variants(opened)
-    row = opened.meet(2, PACE)
-    assert set(row.contest.blocks) == {ORT, EAGER, SOFTMAX}
+    row = opened.contest(8).measure(PACE)
+    assert set(row.blocks) == {ORT, EAGER, SOFTMAX}
     assert max(row.errors.values()) < 1e-4
-
-
-def test_who_is_left_out_of_batches_still_has_a_latency(opened: OpenedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opened, "subject", replace(TINY, only_latency=(EAGER,)))
-    assert EAGER in opened.meet(1, PACE).contest
-    assert EAGER not in opened.meet(2, PACE).contest
-    assert set(ENCODER.only_latency) <= set(FORMATS)
 
 
 def test_the_softmax_of_sequences_of_any_length(tmp_path: Path) -> None:
     check_softmax_variants(OpenedModel(SEQUENCE, 1, tmp_path, (SOFTMAX,)))
 
 
-def test_a_whole_result(opened: OpenedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("speed.model_contenders.OpenedModel", lambda *_: opened)  # exported once for all tests
-    found = measure_model(TINY, PACE, 1, (ORT, EAGER, SOFTMAX))
-    assert [row.place for row in found.rows] == [1, 8]
-    assert set(found.footprints) == {ORT, EAGER, SOFTMAX}
-    assert all(footprint.bytes_on_disk > 0 < footprint.load_seconds for footprint in found.footprints.values())
-    assert {name: found.footprints[name].cached_seconds is None for name in (ORT, EAGER)} == {ORT: False, EAGER: True}
-    report = build_report([found], FACTS)
-    written = report.as_json()
-    assert written["trustworthy"] is False
-    contenders = written["models"][0]["batches"][1]["contenders"]
-    assert contenders[ORT]["rows_per_second"] == pytest.approx(8e3 / contenders[ORT]["median_ms"])
+def test_a_whole_result(opened: OpenedModel, tmp_path: Path) -> None:
+    rows = [opened.contest(batch).measure(PACE) for batch in TINY.batches]
+    for name in (ORT, EAGER, SOFTMAX):
+        first, second = (dict(row.figures[name]) for row in rows)
+        assert set(second) == {MEMORY}  # loads and size are those of all batches
+        assert set(first) == {MEMORY, DISK, LOAD} | (set() if name == EAGER else {CACHED})
+        assert all(value is not None and value > 0 for value in (*first.values(), *second.values()))
+    report = model.BENCHMARK.report(rows, FACTS)
+    assert report.as_json()["trustworthy"] is False
     text = report.as_markdown()
-    assert "## tiny: 2 × 16, 2 heads, 16 tokens" in text
-    assert "Do not trust this run" in text
+    assert "| model | tiny | tiny |" in text
+    assert "| batch | 1 | 8 |" in text
+    assert f"## {LOAD}" in text
+    assert f"| {ORT} × {EAGER} |" in text
     report.write(tmp_path)
     assert (tmp_path / "model.md").read_text() == text
 
@@ -150,27 +132,35 @@ def test_a_whole_result(opened: OpenedModel, tmp_path: Path, monkeypatch: pytest
 def test_a_wrong_answer_has_no_time_and_is_told(opened: OpenedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     right = opened._runs[EAGER][""]
     monkeypatch.setitem(opened._runs, ORT, {"": lambda array: 2 * right(array)})
-    monkeypatch.setattr(opened, "missing", {})
-    assert ORT not in opened.meet(1, PACE).contest
-    assert "wrong answer" in opened.missing[f"{ORT}, batch 1"]
+    row = opened.contest(1).measure(PACE)
+    assert ORT not in row
+    assert "wrong answer" in row.missing[ORT]
+
+
+def test_what_cannot_be_prepared_has_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("no  compiler")
+
+    monkeypatch.setattr(torch, "compile", lambda _: fails)
+    opened = OpenedModel(TINY, 1, tmp_path, (EAGER, COMPILED))
+    assert opened.contest(1).missing == {COMPILED: "RuntimeError: no compiler"}
+    assert COMPILED not in opened.contest(1).contenders
 
 
 def test_smaller_models_have_a_time_and_their_distance(tmp_path: Path) -> None:
     opened = OpenedModel(TINY, 1, tmp_path, (ORT, *SMALLER))
     assert opened.missing == {}
-    rows = (opened.meet(1, PACE),)
-    assert set(rows[0].contest.blocks) == {ORT, *SMALLER}
-    assert rows[0].errors["fp16"] < 0.01 < rows[0].errors["8 bits, static"] < 1
-    footprints = opened.weigh(rows)
-    assert footprints["8-bit weights"].bytes_on_disk < footprints[ORT].bytes_on_disk
-    text = build_report([ModelResult(TINY, rows, footprints, {})], FACTS).as_markdown()
-    assert "Batch 1, speed relative to fp32: fp16 " in text
+    row = opened.contest(1).measure(PACE)
+    assert set(row.blocks) == {ORT, *SMALLER}
+    assert row.errors["fp16"] < 0.01 < row.errors["8 bits, static"] < 1
+    sizes = {name: row.figure(name, DISK) for name in row.blocks}
+    assert sizes["8-bit weights"] < sizes[ORT]  # type: ignore[operator]
+    assert "| fp16 × fp32 | " in model.BENCHMARK.report([row], FACTS).as_markdown()
 
 
 def test_targets_met_and_missed() -> None:
-    rows = [result(VIT_S, ort=10.0, eager=16.0, compiled=9.0), result(DIGITS, load=0.2, ort=1.0, eager=3.0)]
-    met = {v.target: v.met for v in verdicts(rows)}
-    assert met == {
+    rows = rows_of(VIT_S, ort=10.0, eager=16.0, compiled=9.0) | rows_of(DIGITS, load=200.0, ort=1.0, eager=3.0)
+    assert {v.target: v.met for v in targets(rows)} == {
         "ViT-S in ONNX Runtime, batch 1: 1.5 × as fast as eager": True,
         "ViT-S in ONNX Runtime, batch 8: 1.5 × as fast as eager": True,
         "ViT-S in ONNX Runtime, batch 1: 1 × as fast as torch.compile": False,
@@ -183,32 +173,14 @@ def test_targets_met_and_missed() -> None:
 
 
 def test_a_contender_that_is_missing_is_not_a_success() -> None:
-    judged = list(verdicts([result(VIT_S, missing={COMPILED: "no compiler"}, ort=1.0, eager=2.0)]))
+    judged = list(targets(rows_of(VIT_S, ort=1.0, eager=2.0)))
     assert [v.met for v in judged if "eager" in v.target or "compile" in v.target] == [True, True, None, None]
-    text = build_report([result(VIT_S, missing={COMPILED: "no compiler"}, ort=1.0, eager=2.0)], FACTS).as_markdown()
-    assert "no figure for torch.compile: no compiler" in text
-    assert "Batch 1, in ONNX Runtime, times as fast: 2.0× eager, – torch.compile" in text
-
-
-def test_a_graph_without_attention_is_not_fused() -> None:
-    value = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
-    out = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
-    empty = helper.make_model(helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [value], [out]))
-    with pytest.raises(ValueError, match="no Attention"):
-        fuse_attention(ir.from_proto(empty), 2)
-
-
-def test_an_attention_in_other_surroundings_is_not_fused() -> None:
-    names = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 2, 3, 4]) for name in "qkvy"]
-    node = helper.make_node("Attention", ["q", "k", "v"], ["y"])
-    alone = helper.make_model(helper.make_graph([node], "g", names[:3], names[3:]))
-    with pytest.raises(ValueError, match="nothing, expected one Slice"):
-        fuse_attention(ir.from_proto(alone), 2)
+    assert [v.met for v in targets({})] == [None] * 8
 
 
 def test_unknown_models_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
-        model.main(["--models", "digits,other"])
+        model.BENCHMARK.run(["--models", "digits,other"])
     assert "other; known are digits, vit-s, encoder" in capsys.readouterr().err
 
 

@@ -1,95 +1,125 @@
-"""Medians, targets and tables of the load benchmark."""
+"""Turns, failures, targets and tables of the load benchmark."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from driver.contest import Pace, Row
+from serving_load import contest
 from serving_load.client import Block
-from serving_load.rounds import Measured, Point
+from serving_load.contest import CORE, ITSELF, LATENCY, MEMORY, OVERHEAD, Point, ServedContest, ServedRow
+from serving_load.messages import BadAnswer
 
 import serving
+from benchmark_rows import FACTS
 
-FACTS: dict[str, Any] = {
-    "machine": {"cpu": "P", "cores": 2, "versions": {"torch": "2"}},
-    "threads": 1,
-    "rounds": 3,
-    "seconds": 1.0,
-    "memory": {"ours": 60.0, "kserve": 150.0},
-    "missing": {"triton": "no wheel for this machine"},
-}
+PACE = Pace(rounds=3)
 
 
-def blocks(*rates: float) -> list[Block]:
-    return [Block(rate, 1 / rate, 2 / rate, int(rate), 0.1 / rate) for rate in rates]
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contest, "PAUSE", 0)
 
 
-def measured(others: float = 0.0, **ours: list[Block]) -> Measured:
-    table = {("ours", Point("m", protocol, 16)): value for protocol, value in ours.items()}
-    table["kserve", Point("m", "json", 16)] = blocks(100, 10, 100)
-    table["kserve", Point("m", "grpc", 16)] = blocks(150, 15, 150)
-    table["ours", Point("m", "binary", 1)] = blocks(1000, 2000, 1000)
-    failures = {("kserve", Point("m", "binary", 16)): "HTTP/1.1 500 no"}
-    return Measured(table, failures, others=[others, others + 0.1], runs={"m": [0.0004, 0.0002, 0.0005]})
+def asked(*rates: float, busy: float = 0.0) -> Callable[[], Block]:
+    blocks = iter([Block(rate, 1 / rate, 2 / rate, int(rate), 0.1 / rate, busy, 60.0) for rate in rates])
+    return lambda: next(blocks)
 
 
-def met(found: Measured) -> dict[str, bool | None]:
-    return {verdict.target: verdict.met for verdict in serving.verdicts(found, "m")}
+def fails() -> Block:
+    raise BadAnswer("HTTP 500:\n  no")
+
+
+def measured(connections: int = 16, **rates: Any) -> ServedRow:
+    names = {name.replace("_", ", "): call for name, call in rates.items()}
+    return ServedContest(Point("m", connections), names).measure(PACE)
+
+
+def judged(row: Row, text: str) -> Any:
+    rows = {Point("m", c): row if row.place.connections == c else ServedRow(Point("m", c), {}, 0.0, 2) for c in (1, 16)}
+    return next(verdict for verdict in serving.targets(rows) if text in verdict.target)
 
 
 def test_ratios_are_taken_round_by_round() -> None:
     # the slow second round hurts both; the ratio of each round is 4
-    found = {v.target: v for v in serving.verdicts(measured(binary=blocks(600, 60, 600)), "m")}
-    verdict = found["m, c=16, binary HTTP: at least 4 × kserve (its grpc: its binary HTTP does not work)"]
+    row = measured(ours_binary=asked(500, 50, 500), kserve_binary=asked(125, 12.5, 125))
+    verdict = judged(row, "kserve")
+    assert verdict.target == "m, c=16, binary HTTP: at least 4 × kserve"
     assert (verdict.found, verdict.met) == ("4.00 × (4.00 to 4.00)", True)
+
+
+def test_a_rival_without_binary_http_takes_part_in_its_fastest_protocol() -> None:
+    rivals = {"kserve_binary": fails, "kserve_json": asked(10, 10, 10), "kserve_grpc": asked(15, 15, 15)}
+    verdict = judged(measured(ours_binary=asked(60, 60, 60), **rivals), "kserve")
+    assert verdict.target.endswith("at least 4 × kserve (its grpc: its binary HTTP does not work)")
+    assert verdict.found.startswith("4.00 ×")
+    slow = {"kserve_binary": asked(10, 10, 10), "kserve_grpc": asked(15, 15, 15)}
+    assert judged(measured(ours_binary=asked(60, 60, 60), **slow), "kserve").found.startswith("6.00 ×")
 
 
 @pytest.mark.parametrize(("rate", "expected"), [(159, False), (160, True)])
 def test_a_second_worker_must_pay(rate: float, expected: bool) -> None:
-    found = measured(binary=blocks(*[100] * 3))
-    found.blocks["ours, 2 workers", Point("m", "binary", 16)] = blocks(*[rate] * 3)
-    assert met(found)["m, two workers at c=16: at least 1.6 × one"] is expected
+    row = measured(ours_binary=asked(100, 100, 100), **{"ours, 2 workers_binary": asked(rate, rate, rate)})
+    assert judged(row, "two workers").met is expected
 
 
 def test_what_was_not_measured_is_not_judged() -> None:
-    assert met(measured())["m, c=1, binary HTTP: at least 3 × triton"] is None
+    assert judged(measured(ours_binary=asked(1, 1, 1)), "c=1, binary HTTP: at least 3 × triton").met is None
+
+
+def test_another_begins_each_round_and_who_failed_is_asked_no_more() -> None:
+    seen: list[str] = []
+
+    def note(name: str, call: Callable[[], Block]) -> Callable[[], Block]:
+        return lambda: (seen.append(name), call())[1]  # type: ignore[func-returns-value]
+
+    calls = {"a": asked(1, 1, 1), "b": fails, "c": asked(1, 1, 1)}
+    row = measured(**{name: note(name, call) for name, call in calls.items()})
+    assert "".join(seen) == "abc" + "ca" + "ca"
+    assert row.missing == {"b": "HTTP 500: no"}
+    assert {name: len(blocks) for name, blocks in row.blocks.items()} == {"a": 3, "c": 3}
 
 
 def test_overhead_is_beyond_the_models_own_time() -> None:
-    assert measured().overhead("ours", Point("m", "binary", 1)) == pytest.approx(0.0006)
-    assert met(measured())["m, overhead per request at c=1: under 0.4 ms"] is False
+    row = measured(1, **{ITSELF: asked(2000, 5000, 2500), "ours_binary": asked(1000, 2000, 1000)})
+    assert row.figure("ours, binary", OVERHEAD) == pytest.approx(0.6)
+    assert judged(row, "under 0.4 ms").met is False
+    assert row.figure(ITSELF, CORE) is None
 
 
-def test_the_first_protocol_counts_where_it_works() -> None:
-    found = measured(binary=blocks(1), grpc=blocks(9))
-    assert found.fastest("ours", "m", 16, ("binary", "json", "grpc")) == Point("m", "binary", 16)
-    assert found.fastest("kserve", "m", 16, ("binary", "json", "grpc")) == Point("m", "grpc", 16)
-    assert found.fastest("triton", "m", 16, ("binary", "json", "grpc")) is None
+def test_the_page_has_rates_costs_and_what_has_no_figure() -> None:
+    missing = {"triton": "no wheel for this machine"}
+    calls = {"ours, binary": asked(1000, 2000, 1000), "kserve, binary": fails}
+    row = ServedContest(Point("m", 16), calls, missing).measure(PACE)
+    page = serving.BENCHMARK
+    text = page.report([row, ServedRow(Point("m", 1), {}, 0.0, 2)], FACTS).as_markdown()
+    assert "(triton): no wheel for this machine" in text
+    assert "(kserve, binary): HTTP 500: no" in text
+    assert "| ours, binary | 1000 (4" in text
+    for figure, value in ((CORE, "0.100"), (MEMORY, "60.0"), (LATENCY, "1.00")):
+        assert (
+            f"## {figure}\n\n| model | m | m |\n|---|---|---|\n| connections | 16 | 1 |\n| ours, binary | {value} | – |"
+            in text
+        )
 
 
-def test_the_page_names_all_that_has_no_figure() -> None:
-    text = serving.build_report(measured(binary=blocks(600, 60, 600)), FACTS).as_markdown()
-    assert "triton: no wheel for this machine" in text
-    assert "kserve, m, binary, 16: HTTP/1.1 500 no" in text
-    assert "0.1 cores at the median, 0.1 at most" in text
-    assert "| ours | 1000 (100%) | 600 (90%) |" in text
-    assert "| ours | 0.100 | 0.167 |" in text
-
-
-@pytest.mark.parametrize(("others", "trusted"), [(0.0, True), (1.5, False)])
-def test_a_busy_machine_is_a_doubt(others: float, trusted: bool) -> None:
-    report = serving.build_report(measured(others, binary=blocks(600)), FACTS)
-    assert report.as_json()["trustworthy"] is trusted
+@pytest.mark.parametrize(("busy", "trusted"), [(0.0, True), (1.5, False)])
+def test_a_busy_machine_is_a_doubt_and_few_rounds_are_not(
+    busy: float, trusted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("osa_runtime.benchmarking.machine.usable_cores", lambda: 2)
+    row = measured(ours_binary=asked(600, 600, 600, busy=busy))
+    assert (row.doubt("ours, binary") is None) is trusted
 
 
 def test_the_json_keeps_every_round() -> None:
-    rows = serving.build_report(measured(binary=blocks(600, 60, 600)), FACTS).as_json()["rows"]
-    row = next(row for row in rows if row["contender"] == "ours" and row["concurrency"] == 16)
-    assert [block["rate"] for block in row["rounds"]] == [600, 60, 600]
-    assert (row["rate"], row["core_seconds"]) == (600, pytest.approx(0.1 / 600))
+    found = measured(ours_binary=asked(500, 50, 500)).as_dict()["contenders"]["ours, binary"]
+    assert found["rounds_ms"] == [2.0, 20.0, 2.0]
 
 
 def test_a_model_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
-        serving.main(["--contenders", "ours", "--digits", "nowhere"])
+        serving.BENCHMARK.run(["--contenders", "ours", "--digits", "nowhere"])
     assert "nowhere is not an exported model; run `make demo`" in capsys.readouterr().err

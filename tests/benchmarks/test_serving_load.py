@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from serving_load.client import run_block
+from serving_load.contest import Served, write_mlp
 from serving_load.messages import BadAnswer
-from serving_load.rounds import Served, write_mlp
 from serving_load.servers import Contender, ServerWatch, start_ours
 
 pytestmark = pytest.mark.slow

@@ -17,7 +17,7 @@ from osa_runtime import load
 from osa_runtime.packaging.triton_config import TritonSettings
 from osa_runtime.packaging.triton_repository import package_triton
 from small_models import feeds
-from triton_process import TritonProcess, TritonUnavailable, triton_home
+from triton_process import ServerUnavailable, TritonProcess, triton_home
 
 httpclient = pytest.importorskip("tritonclient.http")
 grpcclient = pytest.importorskip("tritonclient.grpc")
@@ -38,7 +38,7 @@ PATIENT = TritonSettings(backend="python", max_batch=FULL, max_delay_us=LONG, wa
 def installed() -> Path:
     try:
         return triton_home()
-    except TritonUnavailable as reason:
+    except ServerUnavailable as reason:
         pytest.skip(str(reason))
 
 
@@ -277,7 +277,7 @@ def test_a_server_that_cannot_be_installed_is_a_reason_to_skip(monkeypatch: pyte
     monkeypatch.setattr(triton_process, "HOME", tmp_path / "venv")
     monkeypatch.setattr(triton_process, "STAMP", tmp_path / "venv" / "installed")
     monkeypatch.setattr(triton_process, "PINS", ("no-such-package-of-osa==1",))
-    with pytest.raises(TritonUnavailable, match="no-such-package-of-osa==1 cannot be installed here: ERROR"):
+    with pytest.raises(ServerUnavailable, match="no-such-package-of-osa==1 cannot be installed here: ERROR"):
         triton_home()
     assert not (tmp_path / "venv" / "installed").exists()
 

@@ -5,7 +5,8 @@ They are opened once for each width and can be called at any point.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import onnxruntime
 import torch
+from driver.contest import Contest, Row, Variant
 from numpy.typing import NDArray
 from onnx import parser
 from torch import Tensor, nn
@@ -22,9 +24,7 @@ from osa_runtime import orthogonal_attention
 from osa_runtime.benchmarking.result import Percentiles
 from osa_runtime.benchmarking.timing import TimedCall
 from osa_runtime.exporters import export
-from osa_runtime.nn.projection import merge_heads
 from osa_runtime.ops.reference import lowrank_orthogonal_attention, orthonormal_core, paper_attention
-from speed.contest import Pace, Row, Variant, measure_row
 
 HEADS = 6
 TRAINED_NORM = 2.0  # trained models have ‖S‖₂ of 1 to 3
@@ -57,11 +57,6 @@ class Inputs:
         return {"q": self.q, "k": self.k, "v": self.v}
 
     @cached_property
-    def packed(self) -> Tensor:
-        """(batch, tokens, heads·3·width), head by head, as the projection of a layer makes it."""
-        return torch.cat([self.q, self.k, self.v], -1).transpose(1, 2).flatten(2)
-
-    @cached_property
     def merged(self) -> dict[str, Tensor]:
         """Each (batch, tokens, heads·width), as ONNX Runtime's MultiHeadAttention takes them."""
         return {name: x.transpose(1, 2).flatten(2) for name, x in self.by_head.items()}
@@ -91,9 +86,8 @@ def spectral_norm(q: Tensor, k: Tensor, scale: float) -> float:
     return float(torch.linalg.matrix_norm(orthonormal_core(q.double(), k.double(), scale)[1], 2).max())
 
 
-PACKED, SEPARATE, EAGER = "ours, packed", "ours, separate", "ours, eager"
-PAPER, SOFTMAX, SGEMM = "paper, eager", "softmax, ORT", "sgemm"
-ALL = (SEPARATE, PACKED, EAGER, PAPER, SOFTMAX)
+OURS, EAGER, PAPER, SOFTMAX, SGEMM = "ours", "ours, eager", "paper, eager", "softmax, ORT", "sgemm"
+ALL = (OURS, EAGER, PAPER, SOFTMAX)
 HOLD_SCORES = ("Attention", "MatMul–Softmax–MatMul")
 MOST_SCORES = 2 << 30  # bytes of N × N scores; variants that hold them are left out beyond
 SGEMM_SIZE = 1536
@@ -101,13 +95,12 @@ SGEMM_FLOPS = 2.0 * SGEMM_SIZE**3
 
 
 class Operators:
-    """Everything for one width. The exported artifacts stay in ``folder``."""
+    """Everything for one width, which can meet at any point. The exported artifacts stay in ``folder``."""
 
     def __init__(self, width: int, threads: int, folder: Path) -> None:
-        torch.set_num_threads(threads)
         self._threads = threads
-        artifacts = {layout: export_operator(layout, width, folder) for layout in (PACKED, SEPARATE)}
-        models = {name: (path / "model.onnx").read_bytes() for name, path in artifacts.items()} | peers(width)
+        ours = export_operator(width, folder / "ours") / "model.onnx"
+        models = {OURS: ours.read_bytes()} | peers(width)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.log_severity_level = threads, 3
         self._sessions = {
@@ -115,28 +108,22 @@ class Operators:
             for name, model in models.items()
         }
 
-    def measure(self, point: Point, names: Sequence[str], pace: Pace) -> Row:
+    def contest(self, point: Point, names: Sequence[str]) -> Contest:
         inputs = make_inputs(point)
         exact = cache(lambda softmax: inputs.exact_softmax() if softmax else inputs.exact_orthogonal())
-        with torch.inference_mode():
-            variants = {name: self._variants(name, inputs) for name in names}
-            known = lambda name: None if name == SGEMM else exact(name == SOFTMAX)  # noqa: E731
-            return measure_row(point, variants, known, pace, self._threads)
+        contenders = {name: self._variants(name, inputs) for name in names}
+        return Contest(point, contenders, self._threads, lambda n: None if n == SGEMM else exact(n == SOFTMAX))
 
     def _variants(self, name: str, inputs: Inputs) -> dict[str, Variant]:
-        arguments = (inputs.q, inputs.k, inputs.v, inputs.scale)
-        tokens = inputs.q.size(-2)
         if name in (EAGER, PAPER):
-            return {"": Variant(partial(orthogonal_attention if name == EAGER else paper_attention, *arguments))}
-        if name == SEPARATE:
-            return {"": Variant(self._run(SEPARATE, inputs.by_head))}
-        if name == PACKED:
-            return {"": Variant(self._run(PACKED, {"packed": inputs.packed}), _split)}
+            function = orthogonal_attention if name == EAGER else paper_attention
+            return {"": Variant(torch.inference_mode()(partial(function, inputs.q, inputs.k, inputs.v, inputs.scale)))}
+        if name == OURS:
+            return {"": Variant(self._run(OURS, inputs.by_head))}
         if name == SOFTMAX:
-            scores = 4 * math.prod(inputs.q.shape[:2]) * tokens**2
-            variants = {
-                variant: Variant(self._run(variant, inputs.by_head)) for variant in HOLD_SCORES if scores <= MOST_SCORES
-            }
+            scores = 4 * math.prod(inputs.q.shape[:2]) * inputs.q.size(-2) ** 2
+            hold = HOLD_SCORES if scores <= MOST_SCORES else ()
+            variants = {variant: Variant(self._run(variant, inputs.by_head)) for variant in hold}
             return {"MultiHeadAttention": Variant(self._run("MultiHeadAttention", inputs.merged), _split)} | variants
         assert name == SGEMM
         a, b = torch.randn(2, SGEMM_SIZE, SGEMM_SIZE, generator=torch.Generator().manual_seed(0))
@@ -145,6 +132,16 @@ class Operators:
     def _run(self, name: str, feeds: Mapping[str, Tensor]) -> TimedCall:
         session, arrays = self._sessions[name], {key: np.ascontiguousarray(x.numpy()) for key, x in feeds.items()}
         return lambda: session.run(None, arrays)[0]
+
+
+def open_contests(plan: Mapping[Point, Sequence[str]], threads: int) -> Iterator[Contest]:
+    """The contests of the named contenders at each point; what one width needs is exported once."""
+    for width in dict.fromkeys(point.width for point in plan):
+        with tempfile.TemporaryDirectory() as folder:
+            operators = Operators(width, threads, Path(folder))
+            for point, names in plan.items():
+                if point.width == width:
+                    yield operators.contest(point, names)
 
 
 def minimal_flops(point: Point) -> float:
@@ -159,9 +156,9 @@ def minimal_flops(point: Point) -> float:
     return float(point.batch * HEADS * (tokens + core))
 
 
-def share_of_sgemm(row: Row, ours: str) -> Percentiles | None:
+def share_of_sgemm(row: Row) -> Percentiles | None:
     """The rate over the minimal operations, relative to the rate of one large product in the same rounds."""
-    found = row.contest.ratio(ours, SGEMM)
+    found = row.ratio(OURS, SGEMM)
     factor = minimal_flops(row.place) / SGEMM_FLOPS
     return found and Percentiles(factor * found.median, factor * found.p10, factor * found.p90)
 
@@ -170,7 +167,7 @@ def _split(merged: NDArray[np.float32]) -> Tensor:
     return torch.from_numpy(merged).unflatten(-1, (HEADS, -1)).transpose(1, 2)
 
 
-class SeparateAttention(nn.Module):
+class Attention(nn.Module):
     """q, k and v as three arrays (batch, heads, tokens, width)."""
 
     def __init__(self, width: int) -> None:
@@ -182,26 +179,11 @@ class SeparateAttention(nn.Module):
         return orthogonal_attention(q, k, v, self.scale)
 
 
-class PackedAttention(SeparateAttention):
-    """The layout of a layer: one array (batch, tokens, heads·3·width) goes in, and the heads are merged at the end."""
-
-    def forward(self, packed: Tensor) -> Tensor:  # type: ignore[override]  # the layout is the difference
-        heads = packed.reshape(packed.size(0), packed.size(1), HEADS, 3 * self.width).transpose(1, 2)
-        q, k, v = (heads[..., part * self.width : (part + 1) * self.width] for part in range(3))
-        return merge_heads(orthogonal_attention(q, k, v, self.scale))
-
-
-def export_operator(layout: str, width: int, folder: Path) -> Path:
-    """Export one graph for every batch and length, and return the folder of the artifact."""
-    batch, tokens = torch.export.Dim("batch", min=1), torch.export.Dim("tokens", min=1)
-    example = make_inputs(Point(2, 7, width))
-    out = folder / f"{layout.rpartition(' ')[2]}-{width}"
-    if layout == PACKED:
-        export(PackedAttention(width), (example.packed,), out, dynamic_shapes={"packed": {0: batch, 1: tokens}})
-    else:
-        axes = {name: {0: batch, 2: tokens} for name in example.by_head}
-        export(SeparateAttention(width), tuple(example.by_head.values()), out, dynamic_shapes=axes)
-    return out
+def export_operator(width: int, folder: Path) -> Path:
+    """One graph for every batch and length."""
+    axes = {0: torch.export.Dim("batch", min=1), 2: torch.export.Dim("tokens", min=1)}
+    example = make_inputs(Point(2, 7, width)).by_head
+    return export(Attention(width), tuple(example.values()), folder, dynamic_shapes=dict.fromkeys(example, axes)).folder
 
 
 def peers(width: int) -> dict[str, bytes]:

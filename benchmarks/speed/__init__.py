@@ -1,1 +1,0 @@
-"""The parts of the speed benchmarks: contests in rotating blocks, contenders, targets, reports, the baseline."""
