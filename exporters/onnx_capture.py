@@ -18,7 +18,7 @@ from osa_runtime.exporters.functions import DOMAIN, VERSION, FunctionChoice
 from osa_runtime.exporters.module_calls import ModuleCalls, classes_named
 from osa_runtime.exporters.module_functions import move_into_functions
 from osa_runtime.exporters.settings import ExportSettings
-from osa_runtime.ops.coefficients import MOST_DENSE_TOKENS
+from osa_runtime.ops.coefficients import MOST_DENSE_TOKENS, SHORT
 from osa_runtime.ops.folded import fewest_tokens, is_foldable
 from osa_runtime.ops.interception import intercept
 from osa_runtime.steps import quiet
@@ -56,6 +56,7 @@ class Calls:
                 counted=not asked.is_fixed,
                 core=self.settings.core,
                 fallback=_falls_back(asked, q.shape[-2]),
+                short=_is_short(asked, q.shape[-2], q.shape[-1]),
                 any_type=any(x.dtype != torch.float32 for x in (q, k, v, scale) if isinstance(x, Tensor)),
             )
         )
@@ -89,6 +90,7 @@ class Calls:
                 counted=True,
                 any_type=any(one.dtype != torch.float32 for one in (x, weight, out, scale)),
                 fallback=_falls_back(asked, static),
+                short=_is_short(asked, static, weight.shape[0] // (3 * scale.shape[0])),
                 layered=True,
                 sized=not isinstance(static, int),
             )
@@ -112,6 +114,11 @@ def _falls_back(asked: ExponentialMethod, tokens: object) -> bool:
     """True if auto, resolved to the low-rank form by a fixed N, keeps the dense form for what that has no digits of."""
     affordable = isinstance(tokens, int) and tokens <= MOST_DENSE_TOKENS
     return affordable and asked.form == "auto" and not asked.is_fixed
+
+
+def _is_short(asked: ExponentialMethod, tokens: object, width: int) -> bool:
+    """True if the dense form is no slower than the low-rank one in float64."""
+    return _falls_back(asked, tokens) and isinstance(tokens, int) and tokens <= SHORT * width
 
 
 def _node(q: Tensor, k: Tensor, v: Tensor, scale: float | Tensor, mask: Tensor | None) -> Tensor:
@@ -169,6 +176,7 @@ def _common(choices: set[FunctionChoice]) -> FunctionChoice | None:
         min(choices, key=lambda choice: choice.form),
         any_type=any(choice.any_type for choice in choices),
         fallback=any(choice.fallback for choice in choices),
+        short=all(choice.short or choice.form == "dense" for choice in choices),
         layered=any(choice.layered for choice in choices),
         sized=any(choice.layered and choice.sized for choice in choices),
     )

@@ -15,6 +15,7 @@ from torch import nn
 from osa_runtime.errors import ExportError
 from osa_runtime.exporters.examples import Examples
 from osa_runtime.exporters.functions import DOMAIN, VERSION, FunctionChoice, build_functions
+from osa_runtime.exporters.functions.flat import flat_functions
 from osa_runtime.exporters.functions.portable import keep_nan
 from osa_runtime.exporters.manifest_entries import manifest_entry
 from osa_runtime.exporters.onnx_capture import capture
@@ -125,7 +126,7 @@ def _with_remaining_counts(calls: tuple[AttentionCall, ...], model: ir.Model) ->
 
 
 def _attach(model: ir.Model, choice: FunctionChoice, settings: ExportSettings) -> None:
-    for proto in build_functions(choice, settings.opset):
+    for proto in (flat_functions if settings.functions == "keep" else build_functions)(choice, settings.opset):
         function = ir.serde.deserialize_function(proto)
         if proto.name != "SkewExponential":  # a library function that no model calls
             model.functions[function.identifier()] = function

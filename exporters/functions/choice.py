@@ -19,7 +19,8 @@ class FunctionChoice(ExponentialMethod):
     """The choice of function definitions. ``form`` auto decides in the graph by N and d.
 
     ``counted`` adds a second output to OrthogonalAttention, the number of squarings that the data needed.
-    With ``fallback`` the dense form answers what the low-rank form has no digits of, as auto does.
+    With ``fallback`` the dense form answers what the low-rank form has no digits of, as auto does. If ``short``, it
+    answers at once what float32 has no digits of: for so few tokens that is as fast as the low-rank form in float64.
     ``layered`` adds OrthogonalSelfAttention, the whole layer; if ``sized``, the graph decides whether to fold it; if
     ``joined``, there is one with the linear layer behind it, too.
     Without ``any_type`` the definition takes float32 alone. That saves casts, which not all runtimes remove.
@@ -34,6 +35,7 @@ class FunctionChoice(ExponentialMethod):
     counted: bool = False
     core: str = "float64"
     fallback: bool = False
+    short: bool = False
     layered: bool = False
     sized: bool = True
     joined: bool = False

@@ -30,7 +30,7 @@ def build_functions(choice: FunctionChoice, opset: int = 18) -> list[onnx.Functi
     if choice.layered:
         functions += folded_functions(choice)
     roots = {"OrthogonalAttention", "OrthogonalSelfAttention", "OrthogonalSelfAttentionLinear", "SkewExponential"}
-    needed = _reachable({f.name: f for f in functions}, roots)
+    needed = reachable({f.name: f for f in functions}, roots)
     return [_finished(f, opset) for f in functions if f.name in needed]
 
 
@@ -39,7 +39,8 @@ def _scaling(choice: FunctionChoice) -> list[onnx.FunctionProto]:
     return scaling_functions(choice.squarings, reach(choice.approximant, form, False))
 
 
-def _reachable(functions: dict[str, onnx.FunctionProto], roots: set[str]) -> set[str]:
+def reachable(functions: dict[str, onnx.FunctionProto], roots: set[str]) -> set[str]:
+    """The names of these functions and of all that they call."""
     found: set[str] = set()
     waiting = [name for name in roots if name in functions]
     while waiting:

@@ -148,6 +148,16 @@ def lowrank_functions(choice: FunctionChoice) -> list[onnx.FunctionProto]:
 
 def _precise_change(choice: FunctionChoice) -> onnxscript.OnnxFunction:
     """The change in float64, with the dense form as a fallback where the graph has one."""
+    if choice.short:
+
+        @script(osa, default_opset=op)
+        def PreciseChange(q, k, v, c):
+            """(e^S − I)·V through S itself, formed in float64."""
+            change, squarings = osa.DenseChange(q, k, v, c)
+            return change, squarings
+
+        return PreciseChange
+
     if choice.has_dense:
 
         @script(osa, default_opset=op)

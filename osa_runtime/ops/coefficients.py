@@ -115,6 +115,7 @@ LARGEST_TERMS_ALONE = 128.0
 # Up to here the dense form takes over where the low-rank form has lost its digits: tokens, and entries of all S.
 MOST_DENSE_TOKENS = 1024
 MOST_DENSE_ENTRIES = 2**26
+SHORT = 3.2  # times d: up to here the dense form takes no longer than the low-rank one in float64, measured
 
 # The layer folds where that saves this much of what it costs in D³ and D²d: small products run slower than long ones.
 FOLDED_MARGIN = 1.6
