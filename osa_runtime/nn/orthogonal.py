@@ -97,6 +97,8 @@ class OrthogonalSelfAttention(ProjectedAttention):
         """The output where that is faster and no digits are lost, else None. float64 has limits of its own."""
         if x.dtype == torch.float64 or not folding_pays(x.size(1), self.project.dim, self.project.width):
             return None
+        if x.size(0) == 0:
+            return None  # which the operator refuses
         weight, out_weight = self.project.effective_weight().float(), self.out.weight.float()
         folded = folded_attention(x.float(), weight, out_weight, scale.float(), mask)
         return None if folded is None else folded.to(x.dtype)

@@ -65,7 +65,10 @@ def folded_attention(
     packed = packed_by_head(weight, scale.size(0))
     x0, mean, rest, count = centred(x, mask)
     if torch.jit.is_scripting():
-        found = _map_of_gram(x0.mT @ x0, mean, rest, count, packed, scale, out_weight)
+        gram = x0.mT @ x0
+        if gram.dtype != x0.dtype:  # autocast rounds products; a script cannot ask for it, as eager does
+            return None
+        found = _map_of_gram(gram, mean, rest, count, packed, scale, out_weight)
     else:
         found = recomputed(_map_of_gram, gram_of(x0), mean, rest, count, packed, scale, out_weight)
     if found is None:

@@ -99,6 +99,12 @@ def test_calls_of_any_rank_are_one_node_of_rank_four(
     assert (name, len(inputs), inputs[3].dtype) == (NODE, 4 + masked, torch.float32)
 
 
+def test_half_precision_does_not_round_a_number(nodes: Any) -> None:
+    x = torch.ones(1, 1, 3, 4).half()
+    _node(x, x, x, 1e-8, None)
+    assert float(nodes[0][1][3]) == pytest.approx(1e-8)
+
+
 def test_a_mask_is_made_where_other_calls_have_one(nodes: Any) -> None:
     calls, x = Calls(ExportSettings(), force_mask=True), torch.randn(2, 3, 9, 4)
     calls.replacement(x, x.roll(1, -1), x, 0.1, None, AUTO)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from exponents import normal
+from osa_runtime.errors import InputError
 from osa_runtime.exponential import ExponentialMethod
 from osa_runtime.nn import OrthogonalSelfAttention
 from osa_runtime.ops.interception import intercept
@@ -129,3 +130,18 @@ def test_halves_are_folded_in_float32() -> None:
     layer, x = made().half(), normal(2, TOKENS, 8).half()
     assert torch.equal(torch.jit.script(layer)(x), layer(x))
     assert not torch.equal(layer(x), by_parts(layer, x))
+
+
+def test_autocast_is_for_queries_keys_and_values() -> None:
+    """Products of the folded core would lose its digits; the result has the type that eager's has."""
+    layer, x = made(), normal(2, TOKENS, 8)
+    captured = torch.jit.script(layer)
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
+        out, expected = captured(x), layer(x)
+    assert out.dtype == expected.dtype == torch.bfloat16
+    torch.testing.assert_close(out, expected, rtol=0, atol=2e-2 * float(expected.abs().max()))
+
+
+def test_an_empty_batch_is_refused_as_without_folding() -> None:
+    with pytest.raises(InputError, match="No dimension may be empty"):
+        made()(normal(0, TOKENS, 8))
