@@ -140,7 +140,7 @@ def draw_times(axes: Any, rows: Sequence[Row], contenders: Sequence[str]) -> Non
         x, spreads = [tokens for tokens, _ in measured], [spread for _, spread in measured]
         axes.plot(x, [s.median for s in spreads], marker="o", ms=3.5, color=colour, label=name)
         axes.fill_between(x, [s.p10 for s in spreads], [s.p90 for s in spreads], color=colour, alpha=0.2, lw=0)
-    logarithmic(axes.xaxis, (17, 50, 197, 1024, 4096, 16384), subs=(1.0,))
+    logarithmic(axes.xaxis, [row.place.tokens for row in rows if all(name in row for name in contenders)])
     logarithmic(axes.yaxis, subs=(1.0, 3.0))
     axes.set_xlabel("tokens")
 
