@@ -72,9 +72,9 @@ def polynomial(m: Tensor, m2: Tensor, factor: Tensor, table: Eight) -> Tensor:
     a, a2 = m * (factor * g1), m2 * (factor * factor * g2)
     t = a + a2
     left = torch.baddbmm(a2, a2, t)
-    right = torch.add(torch.add(right_left * left, t, alpha=right_t), a, alpha=right_a)
-    low = torch.add(torch.add(low_left * left, t, alpha=low_t), a, alpha=low_a)
-    return torch.baddbmm(low, left, right)
+    right = torch.add(torch.add(left, t, alpha=right_t / right_left), a, alpha=right_a / right_left)
+    low = torch.add(torch.add(left, t, alpha=low_t / low_left), a, alpha=low_a / low_left)
+    return torch.baddbmm(low, left, right, beta=low_left, alpha=right_left)
 
 
 def pade_parts(

@@ -26,7 +26,7 @@ from osa_runtime.ops.rounding import check_digits, is_lost_in_terms
 from osa_runtime.ops.scaling import doubled_expm1, largest_norm, reach, scaling
 from osa_runtime.ops.values import by_autograd, is_plain_eager
 
-SMALLEST_SCALE = 1e-25  # below, S may lose digits to the range of float32
+SMALLEST_SCALE = 1e-25  # below, gradients may lose digits to the range of float32
 
 
 def skew_matrix(q: Tensor, k: Tensor, c: Tensor) -> Tensor:
@@ -104,9 +104,11 @@ def usual_exponent(q: Tensor, k: Tensor, v: Tensor, c: Tensor, double: bool) -> 
         s2 = torch.bmm(s, s)
         norm = (float(torch.linalg.vector_norm(s2, dim=(-2, -1)).amax()) ** 2 / 2) ** 0.25
         terms = float(torch.linalg.vector_norm(q64)) * float(torch.linalg.vector_norm(k64))
+        smallest = float(c.abs().amin())
     theta = reach("taylor", "dense", double)
-    # Of the whole batch, so at least those of each entry. NaN and Inf fail the comparisons.
-    if not (norm <= largest_norm(theta, -1, double) and terms <= (2.0**20 if double else LARGEST_TERMS)):
+    # Bounds of the whole batch, so of each entry. NaN and Inf fail the comparisons.
+    in_range = norm <= largest_norm(theta, -1, double) and terms <= (2.0**20 if double else LARGEST_TERMS)
+    if not (in_range and smallest >= SMALLEST_SCALE):
         return None
     return s, s2, max(0, math.ceil(math.log2(norm / theta) + 1e-5)) if norm > 0 else 0
 
@@ -153,7 +155,7 @@ class DenseProduct(torch.autograd.Function):
         for power in reversed(powers[:-1]):
             g = torch.baddbmm(g, g, power.mT, beta=2).baddbmm_(power.mT, g)
         h = _skew_gradient(g, s, s2, t, left, right, 2.0**-ctx.count, ctx.double)
-        for_c = _gradient_of_scale(h, s, q, k, c) if needs_c else None
+        for_c = _gradient_of_scale((h * s).view(*q.shape[:-1], -1), c) if needs_c else None
         h.view(*q.shape[:-1], -1).mul_(c[..., None, None])
         for_q = torch.bmm(h, stacked(k)).view(q.shape) if needs_q else None
         for_k = torch.bmm(h.mT, stacked(q)).view(k.shape) if needs_k else None
@@ -180,9 +182,9 @@ def _scaled(s: Tensor, s2: Tensor, factor: float, double: bool) -> tuple[Tensor,
     a, a2 = s * first, s2 * second
     t = a + a2
     left = torch.baddbmm(a2, a2, t)
-    right = (right_left * left).add_(t, alpha=right_t).add_(a, alpha=right_a)
-    low = (low_left * left).add_(t, alpha=low_t).add_(a, alpha=low_a)
-    return t, left, right, low.baddbmm_(left, right)
+    right = torch.add(left, t, alpha=right_t / right_left).add_(a, alpha=right_a / right_left)
+    low = torch.add(left, t, alpha=low_t / low_left).add_(a, alpha=low_a / low_left)
+    return t, left, right, low.baddbmm_(left, right, beta=low_left, alpha=right_left)
 
 
 def _skew_gradient(
@@ -192,7 +194,7 @@ def _skew_gradient(
     g1, g2, right_left, right_t, right_a, low_left, low_t, low_a = TAYLOR_EXP_PASSES if double else CHEBYSHEV_EXP_PASSES
     first, second = factor * g1, factor * factor * g2
     for_right = torch.bmm(left.mT, g)
-    for_left = torch.baddbmm(g, g, right.mT, beta=low_left).add_(for_right, alpha=right_left)
+    for_left = torch.baddbmm(g, g, right.mT, beta=low_left, alpha=right_left).add_(for_right, alpha=right_left)
     for_t = torch.add(g * low_t, for_right, alpha=right_t).baddbmm_(s2, for_left, alpha=second)
     for_a2 = torch.add(for_left, for_t).baddbmm_(for_left, t.mT)
     for_a = torch.add(for_t, g, alpha=low_a).add_(for_right, alpha=right_a)
@@ -200,16 +202,6 @@ def _skew_gradient(
     return x - x.mT
 
 
-def _gradient_of_scale(h: Tensor, s: Tensor, q: Tensor, k: Tensor, c: Tensor) -> Tensor:
-    """⟨H, S⟩/2c, because S has the digits that QKᵀ and KQᵀ lose where they cancel; ⟨H, QKᵀ⟩ where c is next to 0."""
-    from_s = _per_scale(h * s, q, c) / 2
-    if float(c.abs().amin()) >= SMALLEST_SCALE:
-        return from_s / c
-    small = c.abs() < SMALLEST_SCALE
-    products = -_per_scale(torch.bmm(h, stacked(q)) * stacked(k), q, c)
-    return torch.where(small, products, from_s / c.masked_fill(small, 1.0))
-
-
-def _per_scale(x: Tensor, q: Tensor, c: Tensor) -> Tensor:
-    """The sum of all numbers that belong to an entry of c."""
-    return x.view(*q.shape[:-1], -1).sum_to_size(*c.shape, 1, 1).view(c.shape)
+def _gradient_of_scale(products: Tensor, c: Tensor) -> Tensor:
+    """⟨H, S⟩/2c from H∘S, because S has the digits that QKᵀ and KQᵀ lose where they cancel."""
+    return products.sum_to_size(*c.shape, 1, 1).view(c.shape) / (2 * c)

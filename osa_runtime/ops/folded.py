@@ -24,14 +24,13 @@ from osa_runtime.ops.chebyshev import near_solution, stepped_solution
 from osa_runtime.ops.coefficients import (
     FLOAT32_AMPLIFICATION,
     FOLDED_MARGIN,
-    FOUR_LN2,
     LARGEST_MEAN_SCALING,
     LEAST_SQUARE,
     MEAN_SAMPLE,
     SMALL_CORE,
     TINY_SQUARE,
 )
-from osa_runtime.ops.lowrank import core_norm, precision_level
+from osa_runtime.ops.lowrank import balance, core_norm, precision_level
 from osa_runtime.ops.recomputation import gram_of, recomputed
 from osa_runtime.ops.rounding import spectral_estimate
 from osa_runtime.ops.values import trip_count
@@ -153,17 +152,14 @@ def rough_mean(x: Tensor, real: Tensor, count: Tensor, sample: int = MEAN_SAMPLE
     return torch.where(deviation > 0, torch.round(mean / grid) * grid, mean)
 
 
-def packed_by_head(weight: Tensor, heads: int, four_ln2: float = FOUR_LN2) -> Tensor:
+def packed_by_head(weight: Tensor, heads: int) -> Tensor:
     """The columns [t·W_Q, W_K/t, W_V] of each head, (h, D, 3d); t is a power of two that makes the first two of a size.
 
     The weights alone decide it, so that it costs nothing; where the tokens are out of balance, they are in doubt.
     """
     packed = weight.reshape(heads, -1, weight.size(-1)).mT
     queries, keys, values = packed.chunk(3, -1)
-    q_size, k_size = queries.detach().square().sum((-2, -1), True), keys.detach().square().sum((-2, -1), True)
-    usable = (q_size > 0) & (k_size > 0)
-    ratio = torch.where(usable, torch.log(k_size) - torch.log(q_size), torch.zeros_like(q_size))
-    t = torch.exp2(torch.round(ratio / four_ln2))
+    t = balance(queries.detach().square().sum((-2, -1), True), keys.detach().square().sum((-2, -1), True))
     return torch.cat([queries * t, keys / t, values], -1)
 
 

@@ -114,17 +114,22 @@ def gram_products(q: Tensor, k: Tensor, v: Tensor) -> Products:
     return q.mT @ q, q.mT @ k, k.mT @ k, q.mT @ v, k.mT @ v
 
 
-def balanced_core(products: Products, c: Tensor, four_ln2: float = FOUR_LN2) -> tuple[Tensor, Tensor, Tensor]:
+def balanced_core(products: Products, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """``gram_core`` from the products."""
     qq, qk, kk, qv, kv = products
-    q_size, k_size = _mean_of_diagonal(qq.detach()), _mean_of_diagonal(kk.detach())
-    # Separate logarithms: the ratio may be beyond float32 where S is not.
-    ratio = torch.where((q_size > 0) & (k_size > 0), torch.log(k_size) - torch.log(q_size), torch.zeros_like(q_size))
-    t = torch.exp2(torch.floor(ratio / four_ln2 + 0.5))[..., None, None]
+    t = balance(_mean_of_diagonal(qq.detach()), _mean_of_diagonal(kk.detach()))[..., None, None]
     upper = torch.cat([-c * qk, (c * t * t) * qq], -1)
     lower = torch.cat([-c / (t * t) * kk, c * qk.mT], -1)
     w = torch.cat([t * qv, kv / t], -2)
     return torch.cat([upper, lower], -2), w, t
+
+
+def balance(q_square: Tensor, k_square: Tensor, four_ln2: float = FOUR_LN2) -> Tensor:
+    """The power of two t with which tQ and K/t are of a size, from the squares of their sizes; 1 where one is zero."""
+    usable = (q_square > 0) & (k_square > 0)
+    # Separate logarithms: the ratio may be beyond float32 where S is not.
+    ratio = torch.where(usable, torch.log(k_square) - torch.log(q_square), torch.zeros_like(q_square))
+    return torch.exp2(torch.floor(ratio / four_ln2 + 0.5))
 
 
 def core_norm(m2: Tensor, margin: float = FOURTHS_MARGIN) -> Tensor:
