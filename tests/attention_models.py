@@ -1,4 +1,4 @@
-"""Models of one ai.osa.OrthogonalAttention node."""
+"""Models of one ai.osa.OrthogonalAttention node, with the functions that an export writes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from osa_runtime.exporters import FunctionChoice, build_functions
+from osa_runtime.exporters.functions.flat import flat_functions
 
 functions_of = functools.cache(build_functions)
 
@@ -23,5 +24,4 @@ def attention_model(choice: FunctionChoice, opset: int = 18, dtype: int = Tensor
     node = helper.make_node("OrthogonalAttention", [i.name for i in inputs], ["y"], name="attention", domain="ai.osa")
     graph = helper.make_graph([node], "test", inputs, [info("y", dtype, "b", "h", "n", "e")])
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid("ai.osa", 1)]
-    functions = functions_of(choice, opset)
-    return helper.make_model(graph, functions=functions, opset_imports=opsets, ir_version=10)
+    return helper.make_model(graph, functions=flat_functions(choice, opset), opset_imports=opsets, ir_version=10)

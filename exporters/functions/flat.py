@@ -21,13 +21,8 @@ from osa_runtime.exporters.functions.choice import DOMAIN, FunctionChoice
 from osa_runtime.exporters.functions.library import build_functions, reachable
 from osa_runtime.steps import quiet
 
-# Those of a model's nodes, and what two of them share: a layer's node is rewritten into nodes of the others (onnx_layers).
-KEPT = (
-    "OrthogonalAttention",
-    "ShiftedSelfAttention",
-    "OrthogonalSelfAttention",
-    "OrthogonalSelfAttentionLinear",
-)
+# The functions of a model's nodes, and what two of them share. Tools rewrite a layer's node into nodes of the others.
+KEPT = ("OrthogonalAttention", "ShiftedSelfAttention", "OrthogonalSelfAttention", "OrthogonalSelfAttentionLinear")
 
 
 @functools.cache

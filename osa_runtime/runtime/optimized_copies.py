@@ -29,7 +29,7 @@ from osa_runtime.external_data import external_files
 from osa_runtime.runtime.session import Source
 
 VARIABLE, OFF = "OSA_MODEL_CACHE", ("off", "0", "no", "false")
-LAYOUT = 1  # of the copies; another number leaves those of earlier releases unused
+LAYOUT = 2  # of the copies; another number leaves those of earlier releases unused
 MOST_BYTES = 2**31  # of all copies; the ones that were not used for longest go first
 LARGEST_MODEL = MOST_BYTES // 4  # ONNX Runtime's format ends at 2 GiB
 ABANDONED = 3600.0  # seconds after which an unfinished copy belongs to a process that was killed

@@ -6,15 +6,18 @@ import functools
 
 import numpy as np
 import onnx
+import onnx.inliner
 import onnxruntime
 import pytest
 import torch
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from attention_models import attention_model
+from attention_models import attention_model, functions_of
 from exponents import normal, relative_error, scale_for
 from osa_runtime.exporters import FunctionChoice, build_functions
+from osa_runtime.exporters.functions.flat import flat_functions
+from osa_runtime.onnx_files import bodies, with_inner
 from osa_runtime.ops import orthogonal_attention, reference
 from osa_runtime.ops.coefficients import CHEBYSHEV_EXP_REACH
 from osa_runtime.ops.scaling import most_squarings
@@ -191,27 +194,58 @@ def test_a_graph_without_branches_needs_a_form() -> None:
 @pytest.mark.parametrize("approximant", ["taylor", "pade"])
 def test_no_product_in_float64_takes_a_bare_transposition(approximant: str) -> None:
     """ONNX Runtime before 1.26 fuses the two, also through a factor that is turned itself, and has no kernel for it."""
-    functions = build_functions(FunctionChoice(form="auto", approximant=approximant))
-    in_float64 = (
-        "SpectralEstimate",
-        "CoreNorm",
-        "GramCore",
-        "GramSolution",
-        "Float64Change",
-        "DenseChange",
-        "PadeParts",
-    )
-    seen = 0
-    for function in (function for function in functions if function.name in in_float64):
-        made = {name: node for node in function.node for name in node.output}
+    model = attention_model(FunctionChoice(form="auto", approximant=approximant))
+    inlined = onnx.shape_inference.infer_shapes(onnx.inliner.inline_local_functions(model))
+    nodes = list(with_inner(inlined.graph.node))
+    graphs = [inlined.graph, *(graph for node in nodes for graph in bodies(node))]
+    made = {name: node for node in nodes for name in node.output}
+    types = {value.name: value.type.tensor_type.elem_type for graph in graphs for value in graph.value_info}
 
-        def is_turned(name: str, made: dict[str, onnx.NodeProto] = made) -> bool:
-            node = made.get(name)
-            if node is None or node.op_type not in ("Transpose", "Mul", "Div", "Neg", "Cast"):
-                return False
-            return node.op_type == "Transpose" or all(is_turned(x) for x in node.input)
+    def is_turned(name: str) -> bool:
+        node = made.get(name)
+        if node is None or node.op_type not in ("Transpose", "Mul", "Div", "Neg", "Cast"):
+            return False
+        return node.op_type == "Transpose" or all(is_turned(x) for x in node.input)
 
-        for node in (node for node in function.node if node.op_type == "MatMul"):
-            seen += 1
-            assert not any(is_turned(name) for name in node.input), (function.name, node.name)
-    assert seen > 5
+    products = [node for node in nodes if node.op_type == "MatMul" and types[node.output[0]] == TensorProto.DOUBLE]
+    assert len(products) > 12
+    assert [node.name for node in products if any(is_turned(name) for name in node.input)] == []
+
+
+FLATTENED = {
+    "layered": FunctionChoice(layered=True, any_type=False, joined=True, counted=True),
+    "layered masked": FunctionChoice(layered=True, masked=True, counted=True),
+    "short": FunctionChoice(form="lowrank", fallback=True, short=True, any_type=False),
+    "float32 alone": FunctionChoice(form="lowrank", squarings=4, core="float32"),
+}
+
+
+@pytest.mark.parametrize("name", CHOICES | FLATTENED)
+def test_flat_functions_hold_nothing_twice_and_call_only_what_they_share(name: str) -> None:
+    flat = flat_functions((CHOICES | FLATTENED)[name])
+    names = [function.name for function in flat]
+    for index, function in enumerate(flat):
+        nodes = list(with_inner(function.node))
+        assert {node.op_type for node in nodes if node.domain} <= {*names[:index]}
+        constants = [n.attribute[0].t for n in nodes if n.op_type == "Constant" and n.attribute[0].name == "value"]
+        values = [(tensor.data_type, *tensor.dims, numpy_helper.to_array(tensor).tobytes()) for tensor in constants]
+        assert len(set(values)) >= len(values) - 1  # an If may need one for itself alone
+        same = [
+            (node.op_type, *node.input, str(node.attribute)) for node in function.node if node.op_type != "Constant"
+        ]
+        assert len(set(same)) == len(same)
+        assert "CastLike" not in {node.op_type for node in nodes if not (CHOICES | FLATTENED)[name].any_type}
+        assert function.doc_string
+
+
+@pytest.mark.parametrize("name", CHOICES | FLATTENED)
+def test_flat_functions_compute_what_the_nested_ones_do(name: str) -> None:
+    choice = (CHOICES | FLATTENED)[name]
+    for factor, tokens in ((1.0, 40), (0.01, 25), (40.0, 20)):
+        given, flat = feeds(tokens, factor, choice.masked), attention_model(choice)
+        flat.graph.node[0].output.extend(["squarings"] * choice.counted)
+        nested = onnx.ModelProto()
+        nested.CopyFrom(flat)
+        del nested.functions[:]
+        nested.functions.extend(functions_of(choice))
+        torch.testing.assert_close(run(flat, given), run(nested, given), rtol=0, atol=3e-6, equal_nan=True)

@@ -11,7 +11,7 @@ from onnx import NodeProto
 
 from attention_models import attention_model
 from exponents import normal, relative_error, scale_for
-from osa_runtime.exporters import FunctionChoice
+from osa_runtime.exporters import FunctionChoice, build_functions
 from osa_runtime.ops import reference
 from osa_runtime.ops.coefficients import CHEBYSHEV_REACH, FARTHEST, NEAR_REACH
 from osa_runtime.ops.lowrank import core_norm, gram_core
@@ -109,7 +109,7 @@ def test_norms_beyond_every_bound_give_nan(exponent: int) -> None:
 
 
 def test_the_definition_has_no_squaring_where_it_takes_steps() -> None:
-    functions = {f.name: f for f in attention_model(FunctionChoice(form="lowrank")).functions}
+    functions = {f.name: f for f in build_functions(FunctionChoice(form="lowrank"))}
     called = _called(functions["LowRankChange"].node)
     assert {"NearSolution", "SteppedSolution", "PreciseChange"} <= called
     assert "GramSolution" not in called

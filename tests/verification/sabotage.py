@@ -15,6 +15,7 @@ import torch
 from onnx import helper, numpy_helper
 
 from osa_runtime.artifact import MANIFEST_FILE, describe_files
+from osa_runtime.onnx_files import bodies, with_inner
 
 
 def broken_onnx(artifact: Path, out: Path, breaking: Callable[[onnx.ModelProto], None]) -> Path:
@@ -98,14 +99,21 @@ def double_scale(model: onnx.ModelProto, layer: str) -> None:
 
 def drop_squaring(model: onnx.ModelProto) -> None:
     """One doubling fewer than the scaling divided by. A stays orthogonal, but it is exp(S/2)."""
-    function = next(f for f in model.functions if f.name == "DoubledExpm1")
-    one = helper.make_node("Constant", [], ["one"], value_int=1)
-    fewer = helper.make_node("Sub", [function.input[1], "one"], ["fewer"])
-    loop = next(node for node in function.node if node.op_type == "Loop")
-    loop.input[0] = "fewer"
-    nodes = [one, fewer, *function.node]
-    del function.node[:]
-    function.node.extend(nodes)
+    change_trips(model, 1, "Sub")
+
+
+def change_trips(model: onnx.ModelProto, products: int, operator: str, number: int = 1) -> None:
+    """Another number of trips for the first Loop of a function with so many products in its body."""
+    for function in model.functions:
+        for nodes in (function.node, *(graph.node for node in with_inner(function.node) for graph in bodies(node))):
+            for place, loop in enumerate(nodes):
+                body = [inner.op_type for inner in loop.attribute[0].g.node] if loop.op_type == "Loop" else []
+                if body.count("MatMul") == products:
+                    nodes.insert(place, helper.make_node(operator, [loop.input[0], "number"], ["trips"]))
+                    nodes.insert(place, helper.make_node("Constant", [], ["number"], value_int=number))
+                    nodes[place + 2].input[0] = "trips"
+                    return
+    raise AssertionError(f"no function has a Loop of {products} products")
 
 
 def rename_output(model: onnx.ModelProto, new: str) -> None:

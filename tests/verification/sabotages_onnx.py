@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
-from sabotage import broken_onnx, change_weight, insert, reroute_input, signed
+from sabotage import broken_onnx, change_trips, change_weight, insert, reroute_input, signed
 from sabotaged import BLOCK, EMBEDDED, Bases, Breaking, Sabotage
 
 from osa_runtime.artifact import MANIFEST_FILE
@@ -74,16 +74,7 @@ def operator(node: str, kind: str, inputs: Callable[[list[str]], list[str]] = li
 
 def fewer_steps(model: onnx.ModelProto) -> None:
     """No more than four steps, however many the norm asks for: right at ordinary norms."""
-    function = next(one for one in model.functions if one.name == "SteppedSolution")
-    place = next(i for i, node in enumerate(function.node) if node.op_type == "Loop")
-    loop = function.node[place]
-    nodes = [
-        helper.make_node("Constant", [], ["four"], value_int=4),
-        helper.make_node("Min", [loop.input[0], "four"], ["fewer"]),
-    ]
-    loop.input[0] = "fewer"
-    for offset, node in enumerate(nodes):
-        function.node.insert(place + offset, node)
+    change_trips(model, 8, "Min", 4)
 
 
 def odd_batches(model: onnx.ModelProto) -> None:
@@ -241,7 +232,7 @@ OF_ONNX = [
     Sabotage("NaN made 0 at the output", "vit", at("logits", NAN_TO_ZERO), "logits"),
     Sabotage("logits negated for 64 < N < 512", "long", at("logits", MIDDLE + NEGATE), "logits"),
     Sabotage("the other branch of an If for odd batches", "vit", graph(odd_batches), "logits"),
-    Sabotage("squarings dropped only at high norms", "vit", graph(fewer_steps), "SteppedSolution|attention"),
+    Sabotage("squarings dropped only at high norms", "vit", graph(fewer_steps), "OrthogonalAttention|attention"),
     Sabotage("one weight off by 1 ulp", "vit", weight(f"{BLOCK}.mlp.expand/MatMul.weight", one_ulp), f"{BLOCK}.mlp"),
     Sabotage(
         "a transposed weight", "vit", weight(f"{BLOCK}.attention.out/MatMul.weight", np.transpose), f"{BLOCK}.attention"
