@@ -77,9 +77,10 @@ def relinked(text: str, source: Path, addresses: dict[Path, str]) -> str:
 
 FUNCTIONS = """# The ONNX functions
 
-The definitions of the domain `ai.osa`, version 1, that an exported model holds, in the form that chooses by itself
-(`form="auto"`, with a mask). [The mathematics](mathematics.md) derives the formulas, and
-[exporting](export.md#the-functions-by-themselves) shows how to use the functions in a graph of your own.
+The definitions of the domain `ai.osa`, version 1, in the form that chooses by itself (`form="auto"`, with a mask). An
+exported model holds those of its nodes, with the bodies of the inner functions in place of their calls.
+[The mathematics](mathematics.md) derives the formulas, and [exporting](export.md#the-functions-by-themselves) shows how
+to use the functions in a graph of your own.
 """
 
 

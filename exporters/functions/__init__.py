@@ -17,7 +17,7 @@
 
 The mathematics, the files and the names are those of ``osa_runtime/ops``; its README has them side by side.
 ``build_functions`` writes the definitions for one choice of form, approximant and squarings, so that a model holds no
-branch it never takes.
+branch it never takes. Models hold them flat (``flat.py``): with the bodies of those they call in place of the calls.
 """
 
 from osa_runtime.exporters.functions.choice import DOMAIN, VERSION, FunctionChoice
