@@ -58,6 +58,7 @@ def _flat(function: onnx.FunctionProto, known: dict[str, onnx.FunctionProto], ty
             common.DeduplicateInitializersPass(),
             common.CommonSubexpressionEliminationPass(),
         )(model)
+    _return_own_values(model.graph)
     _initializers_to_nodes(model.graph)
     for value in (value for node in model.graph.all_nodes() for value in node.outputs):
         value.type = value.shape = None
@@ -66,6 +67,18 @@ def _flat(function: onnx.FunctionProto, known: dict[str, onnx.FunctionProto], ty
     del proto.value_info[:]  # IR version 8 has none
     put_in_order(proto)
     return proto
+
+
+def _return_own_values(graph: ir.Graph) -> None:
+    """Let each branch return values that its own nodes make, also where one was a constant that is now at the top."""
+    for branch in graph.subgraphs():
+        for index, value in enumerate(branch.outputs):
+            maker = value.producer()
+            if maker is None or maker.graph is not branch:
+                copy = ir.node("Identity", [value])
+                copy.outputs[0].name = f"{value.name}_returned"
+                branch.append(copy)
+                branch.outputs[index] = copy.outputs[0]
 
 
 def _initializers_to_nodes(graph: ir.Graph) -> None:
