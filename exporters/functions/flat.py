@@ -58,8 +58,8 @@ def _flat(function: onnx.FunctionProto, known: dict[str, onnx.FunctionProto], ty
             common.DeduplicateInitializersPass(),
             common.CommonSubexpressionEliminationPass(),
         )(model)
-    _return_own_values(model.graph)
-    _initializers_to_nodes(model.graph)
+    for graph in (model.graph, *model.graph.subgraphs()):  # what a branch returns stays in it
+        _initializers_to_nodes(graph)
     for value in (value for node in model.graph.all_nodes() for value in node.outputs):
         value.type = value.shape = None
     proto = ir.serde.serialize_function(ir.Function(DOMAIN, function.name, graph=model.graph, attributes=()))
@@ -69,23 +69,11 @@ def _flat(function: onnx.FunctionProto, known: dict[str, onnx.FunctionProto], ty
     return proto
 
 
-def _return_own_values(graph: ir.Graph) -> None:
-    """Let each branch return values that its own nodes make, also where one was a constant that is now at the top."""
-    for branch in graph.subgraphs():
-        for index, value in enumerate(branch.outputs):
-            maker = value.producer()
-            if maker is None or maker.graph is not branch:
-                copy = ir.node("Identity", [value])
-                copy.outputs[0].name = f"{value.name}_returned"
-                branch.append(copy)
-                branch.outputs[index] = copy.outputs[0]
-
-
 def _initializers_to_nodes(graph: ir.Graph) -> None:
     """Make constants of the initializers, which a function cannot have."""
     for value in list(graph.initializers.values()):
         constant = ir.node("Constant", [], {"value": value.const_value})
         constant.outputs[0].name = value.name
-        graph.insert_before(graph[0], constant)
-        value.replace_all_uses_with(constant.outputs[0])
+        graph.insert_before(graph[0], constant) if len(graph) else graph.append(constant)
+        value.replace_all_uses_with(constant.outputs[0], replace_graph_outputs=True)
         del graph.initializers[value.name]
