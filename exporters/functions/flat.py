@@ -58,7 +58,8 @@ def _flat(function: onnx.FunctionProto, known: dict[str, onnx.FunctionProto], ty
             common.DeduplicateInitializersPass(),
             common.CommonSubexpressionEliminationPass(),
         )(model)
-    _initializers_to_nodes(model.graph)
+    for graph in (model.graph, *model.graph.subgraphs()):  # what a branch returns stays in it
+        _initializers_to_nodes(graph)
     for value in (value for node in model.graph.all_nodes() for value in node.outputs):
         value.type = value.shape = None
     proto = ir.serde.serialize_function(ir.Function(DOMAIN, function.name, graph=model.graph, attributes=()))
@@ -73,6 +74,6 @@ def _initializers_to_nodes(graph: ir.Graph) -> None:
     for value in list(graph.initializers.values()):
         constant = ir.node("Constant", [], {"value": value.const_value})
         constant.outputs[0].name = value.name
-        graph.insert_before(graph[0], constant)
-        value.replace_all_uses_with(constant.outputs[0])
+        graph.insert_before(graph[0], constant) if len(graph) else graph.append(constant)
+        value.replace_all_uses_with(constant.outputs[0], replace_graph_outputs=True)
         del graph.initializers[value.name]
