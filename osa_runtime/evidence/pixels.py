@@ -43,7 +43,7 @@ class PixelsDesign:
     depth: int = 4
     epochs: int = 6
     batch_size: int = 32
-    rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2)
+    rates: tuple[float, ...] = (1e-3, 3e-3)
     seed: int = 0
     search_seed: int = 100
 
