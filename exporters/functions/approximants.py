@@ -59,7 +59,7 @@ def _pade() -> list[onnx.FunctionProto]:
     def PadeParts(a, a2):
         """u(A²), A·u(A²) and q(A)⁻¹ of the [4/4] Padé approximant, the inverse by Newton–Schulz steps from p(A)."""
         size = op.Shape(a, start=-1)
-        identity = op.CastLike(op.EyeLike(op.ConstantOfShape(op.Concat(size, size, axis=0))), a)
+        identity = op.CastLike(op.EyeLike(op.ConstantOfShape(op.Concat(size, size, axis=0)), dtype=1), a)
         factor = op.CastLike(op.Constant(value=u0), a) * identity + op.CastLike(op.Constant(value=u1), a) * a2
         odd = op.MatMul(a, factor)
         even = (

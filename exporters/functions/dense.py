@@ -22,7 +22,7 @@ def SkewFourths(s2):
 def SkewExponential(s):
     """e^S of skew matrices (batch, heads, n, n): orthogonal, with determinant 1."""
     size = op.Shape(s, start=-1)
-    identity = op.CastLike(op.EyeLike(op.ConstantOfShape(op.Concat(size, size, axis=0))), s)
+    identity = op.CastLike(op.EyeLike(op.ConstantOfShape(op.Concat(size, size, axis=0)), dtype=1), s)
     expm1, _squarings = osa.SkewExpm1(s)
     return identity + expm1
 

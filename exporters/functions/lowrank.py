@@ -39,7 +39,7 @@ def MeanOfDiagonal(x, size):
 
     A sum of products with the identity: tract and TVM have no Slice with a step, which would pick the diagonal.
     """
-    identity = op.CastLike(op.EyeLike(op.ConstantOfShape(op.Concat(size, size, axis=0))), x)
+    identity = op.CastLike(op.EyeLike(op.ConstantOfShape(op.Concat(size, size, axis=0)), dtype=1), x)
     return op.ReduceSum(x * identity, op.Constant(value_ints=[-2, -1])) / op.CastLike(size, x)
 
 

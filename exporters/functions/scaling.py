@@ -51,7 +51,7 @@ def DoubledExpm1(e, squarings):
 @script(osa, default_opset=op)
 def TwiceIdentity(e):
     size = op.Shape(e, start=-1)
-    return op.CastLike(2.0, e) * op.CastLike(op.EyeLike(op.ConstantOfShape(op.Concat(size, size, axis=0))), e)
+    return op.CastLike(2.0, e) * op.CastLike(op.EyeLike(op.ConstantOfShape(op.Concat(size, size, axis=0)), dtype=1), e)
 
 
 @script(osa, default_opset=op)

@@ -126,7 +126,7 @@ def test_a_layer_is_one_node_from_the_length_on_at_which_it_may_fold(nodes: Any)
     assert found is not None
     assert found.shape == (2, fewest, 3)
     assert choice_of(calls) == FunctionChoice(
-        form="lowrank", counted=True, any_type=False, fallback=True, layered=True, sized=False
+        form="lowrank", counted=True, any_type=False, fallback=True, layered=True, sized=False, short=True
     )
     ((name, (_, weight, out, _)),) = nodes
     assert (name, weight.shape, out.shape) == (LAYER_NODE, (2, 24), (8, 3))

@@ -18,7 +18,7 @@ import onnxruntime
 import openvino
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from torch import Tensor
 
 import osa_runtime
@@ -47,6 +47,8 @@ CHOICES = {
 # OpenVINO 2026.4 returns uninitialised memory from Loop and If where sizes are dynamic.
 STRAIGHT = [name for name in CHOICES if "fixed" in name]
 ALONE = [name for name in CHOICES if "float32" in name]
+
+SMALLEST_FOR_TRACT = 1e-31  # It takes numbers below 1e-38 for 0, so that smaller values lose digits (docs/export.md).
 
 Run = Callable[[Problem], Tensor]
 
@@ -94,6 +96,7 @@ def test_tract_is_right_or_nan(tmp_path: Path) -> None:
     @settings(max_examples=60, deadline=None)
     @given(problem=problems())
     def judge(problem: Problem) -> None:
+        assume(float(problem.v.abs().max()) >= SMALLEST_FOR_TRACT)
         feeds = {name: getattr(problem, name)[None, None].numpy() for name in ("q", "k", "v")}
         for name, session in sessions.items():
             (found,) = session.run(feeds | {"scale": np.array([problem.scale], np.float32)}).values()

@@ -201,7 +201,7 @@ OF_TORCH = [
     Sabotage(
         "another slope of the activation",
         "vit",
-        script("nn/block.py", "_0(x0, slope, False, )", "_0(x0, torch.mul(slope, 0.98), False, )"),
+        script("nn/block.py", ", slope, False, )", ", torch.mul(slope, 0.98), False, )"),
         "mlp",
         TS,
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any  # TorchScript reads these annotations and does not support X | Y
 
 import pytest
@@ -119,7 +120,12 @@ UNITS: dict[type[nn.Module], tuple[str, ...]] = {
 
 
 def scripted(module: nn.Module) -> torch.jit.ScriptModule:
-    return torch.jit.script(module.eval().requires_grad_(False))
+    """As from a file: in the code that all modules of a class share, a change would last."""
+    file = io.BytesIO()
+    torch.jit.save(torch.jit.script(module.eval().requires_grad_(False)), file)
+    file.seek(0)
+    loaded: torch.jit.ScriptModule = torch.jit.load(file)
+    return loaded
 
 
 @pytest.mark.parametrize("kind", UNITS)
