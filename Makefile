@@ -53,7 +53,7 @@ demo: $(STAMP) ## train a skipless OSA transformer on handwritten digits, export
 	$(BIN)/python examples/read_digits.py runs/digits-onnx
 	$(BIN)/osa verify runs/digits-onnx --against runs/digits --certify --html runs/digits-report.html
 
-test: $(STAMP) ## run all tests (10 minutes on two cores)
+test: $(STAMP) ## run all tests (12 minutes on two cores)
 	$(TEST_ENV) $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 test-fast: $(STAMP) ## run the tests that take little time, for the loop of an edit (1 minute on two cores)
